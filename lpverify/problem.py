@@ -1,0 +1,28 @@
+"""What is to be solved or verified: a pair of laws and a number of draft paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lpverify import _check
+from lpverify.dist.pair import DistPair
+
+
+@dataclass(frozen=True)
+class VerifyProblem:
+    """K i.i.d. draft paths of length L = ``pair.depth``, verified against ``pair.target``.
+
+    ``paths`` is K; ``name`` and ``description`` are for display.
+    """
+
+    pair: DistPair
+    paths: int = 1
+    name: str = field(default="unnamed", compare=False)
+    description: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        _check.integer("paths (K)", self.paths, least=1)
+
+    def with_paths(self, paths: int) -> VerifyProblem:
+        """The same laws with another number of draft paths."""
+        return VerifyProblem(self.pair, paths, self.name, self.description)

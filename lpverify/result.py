@@ -1,0 +1,83 @@
+"""Results: frozen data, no computation.
+
+Values are block efficiencies: expected tokens per target call, the bonus (or correction) token counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpverify._array import Array, Levels
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """A joint law of (drafted leaf, rank bin), the primal object of the rank-quantile formulation (THEORY 2.4).
+
+    Sparse: entry e puts mass ``mass[e]`` on leaf ``leaf[e]`` and the rank bin ``[edges[bin[e]], edges[bin[e]+1]]``.
+    Rows sum to the draft's leaf law, columns to the bin widths; inside a bin the rank is uniform.
+    """
+
+    edges: Array  # (B+1,), from 0 to 1
+    leaf: npt.NDArray[np.int64]  # (E,)
+    bin: npt.NDArray[np.int64]  # (E,)
+    mass: Array  # (E,)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Everything that is needed to check both bounds without a solver (`lpverify.lp.certify`).
+
+    ``ranks`` proves the lower bound: it makes ``selected`` (the law Q* of the path of smallest rank) a legal law, and
+    ``budgets`` f satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 on f(cx) <= p(x|c) f(c))
+    prove the upper bound.
+    """
+
+    paths: int
+    ranks: RankTable
+    selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
+    budgets: Levels  # f(c), one (V**i,) array per level i = 0..L
+    multipliers: Levels  # lambda(c), one (V**i,) array per level i = 0..L; the root's entry is 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One refinement round of an iterative solver."""
+
+    bins: int
+    columns: int
+    lower_bound: float
+    upper_bound: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LpSolution:
+    """The answer of every LP: a value between certified bounds.
+
+    ``status`` is ``"optimal"`` when ``upper_bound - lower_bound <= tolerance`` asked for, else ``"time_limit"`` or
+    ``"stalled"``; both bounds are valid in every case. ``value`` is the lower bound (it is attained by a verifier) unless
+    the method proves more.
+    """
+
+    value: float
+    lower_bound: float
+    upper_bound: float
+    status: str
+    method: str
+    seconds: float
+    certificate: Certificate | None = None
+    rounds: tuple[Round, ...] = ()
+    exact: Fraction | None = None  # the optimum as a fraction, when proved
+    exact_bounds: tuple[Fraction, Fraction] | None = None  # rational lower and upper bound
+    details: dict[str, Any] | None = None
+
+    @property
+    def gap(self) -> float:
+        """Certified width, ``upper_bound - lower_bound``."""
+        return self.upper_bound - self.lower_bound
