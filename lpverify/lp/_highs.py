@@ -38,8 +38,8 @@ class LpPoint:
     """What HiGHS found.
 
     ``row_duals[i]`` is the derivative of the optimum with respect to the bound that row i touches: nonnegative at an
-    upper bound, nonpositive at a lower one, as textbooks have it for a maximum. ``basic_columns`` and ``basic_rows`` mark
-    the basis of a vertex (all False when there is none, for instance without crossover).
+    upper bound, nonpositive at a lower one, as textbooks have it for a maximum. ``basic_columns`` and ``basic_rows``
+    mark the basis of a vertex (all False when there is none, for instance without crossover).
 
     ``status`` is ``"optimal"``; or ``"time_limit"``, ``"iteration_limit"`` or ``"imprecise"``, and then the vectors are
     the last iterate, to be repaired and certified before anybody believes them.
@@ -76,7 +76,7 @@ class Model:
         threads: int | None = None,
     ) -> None:
         """``tolerance`` sets the primal, dual and optimality tolerances together (HiGHS's own default is 1e-7)."""
-        self._highs = highspy.Highs()
+        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
         self._set("output_flag", False)
         self._set("solver", method)
         self._set("run_crossover", "on" if crossover else "off")

@@ -108,8 +108,8 @@ class Hull:
     """Upper hull of ``(Q(A), f(A))`` over all antichains below the root, empty one included.
 
     Vertex k has abscissa ``mass[k]`` and ordinate ``height[k]``, k = 0 .. len(owners). It is the antichain of the
-    topmost nodes among ``owners[:k]`` (numbered breadth-first, the first child of the root being 0). With ties of slopes
-    some of these lie inside a straight edge; each is attained by its antichain all the same.
+    topmost nodes among ``owners[:k]`` (numbered breadth-first, the first child of the root being 0). With ties of
+    slopes some of these lie inside a straight edge; each is attained by its antichain all the same.
     """
 
     mass: Array
