@@ -1,7 +1,8 @@
-"""The few array operations that differ between float64 arrays and object arrays of Fraction.
+"""The few array operations that differ between float64 arrays, object arrays of Fraction and torch tensors.
 
 Everything on whole prefix trees is written once, for numpy arrays of either dtype: ``+ - *``, ``minimum``, ``cumsum``
-and ``sum`` are the same for both. What differs is collected here.
+and ``sum`` are the same for both. What differs is collected here. Verifiers also take torch tensors on any device: they
+ask for `namespace` of their rows, which never imports torch by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+import array_api_compat
 import numpy as np
 import numpy.typing as npt
 
@@ -17,36 +19,50 @@ Array = npt.NDArray[Any]  # float64, or object holding Fraction
 Levels = tuple[Array, ...]  # one array per depth
 
 
-def is_exact(array: Array) -> bool:
-    """True for an array of Fraction."""
-    return array.dtype == object
+def is_exact(array: Any) -> bool:
+    """True for an array of Fraction, or a Fraction."""
+    return isinstance(array, Fraction) or array.dtype == object
 
 
-def one(like: Array) -> Any:
+def one(like: Any) -> Any:
     """The number 1 in the arithmetic of ``like``."""
     return Fraction(1) if is_exact(like) else 1.0
 
 
+def zero(like: Any) -> Any:
+    """The number 0 in the arithmetic of ``like``."""
+    return Fraction(0) if is_exact(like) else 0.0
+
+
+def namespace(array: Any) -> Any:
+    """The array-API namespace of ``array``: numpy for numpy arrays and scalars, else that of its own library."""
+    if isinstance(array, np.ndarray | np.generic | Fraction | float):
+        return np
+    return array_api_compat.array_namespace(array)
+
+
 def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
-    """Zeros in the arithmetic of ``like``."""
+    """Zeros in the arithmetic of ``like``, on its device."""
     if is_exact(like):
         return np.full(shape, Fraction(0), dtype=object)
-    return np.zeros(shape)
+    if isinstance(like, np.ndarray | np.generic):
+        return np.zeros(shape)
+    tensor: Array = namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
+    return tensor
 
 
 def ones(shape: int | tuple[int, ...], like: Array) -> Array:
-    """Ones in the arithmetic of ``like``."""
-    if is_exact(like):
-        return np.full(shape, Fraction(1), dtype=object)
-    return np.ones(shape)
+    """Ones in the arithmetic of ``like``, on its device."""
+    array: Array = zeros(shape, like) + one(like)
+    return array
 
 
 def divide(numerator: Array, denominator: Array, *, where_zero: Any) -> Array:
     """``numerator / denominator``, and the derived value ``where_zero`` where the denominator is 0."""
-    numerator, denominator = np.broadcast_arrays(numerator, denominator)
-    zero = denominator == 0
-    safe = np.where(zero, one(denominator), denominator)
-    return np.where(zero, where_zero, numerator / safe)
+    xp = namespace(denominator)
+    undefined = denominator == 0
+    quotient: Array = xp.where(undefined, where_zero, numerator / xp.where(undefined, one(denominator), denominator))
+    return quotient
 
 
 def total(levels: Sequence[Array]) -> Any:
@@ -64,3 +80,28 @@ def as_fractions(array: Array) -> Array:
     if is_exact(array):
         return array
     return np.vectorize(Fraction, otypes=[object])(array)
+
+
+def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
+    """``result[i] = sum of values[e] over index[e] == i``, i < ``size``."""
+    if is_exact(values):
+        sums = zeros(size, values)
+        np.add.at(sums, index, values)
+        return sums
+    return np.bincount(index, weights=values, minlength=size)
+
+
+def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:
+    """The node function whose value at a node is the sum over the leaves below it, levels 0..depth."""
+    levels = [leaves]
+    for _ in range(depth):
+        levels.append(levels[-1].reshape(-1, vocab_size).sum(axis=1))
+    return tuple(reversed(levels))
+
+
+def down_the_tree(levels: Sequence[Array]) -> Array:
+    """For every leaf the sum of ``levels`` along its path, the root's value included."""
+    along = levels[0]
+    for level in levels[1:]:
+        along = np.repeat(along, level.size // along.size) + level
+    return along

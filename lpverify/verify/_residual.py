@@ -1,0 +1,105 @@
+"""Residual laws and the block recursion: the only copy, shared by all verifiers.
+
+The functions take rows of any arithmetic (`lpverify._array`) and leave them unchanged. Two derived limits keep rounded
+rows lossless without any epsilon: acceptance 0/0 is 1, and where a residual is zero although nothing was rejected yet,
+target and draft are equal, so the next step is accepted with probability exactly 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lpverify import _check
+from lpverify._array import Array, divide, namespace, one, zero, zeros
+from lpverify.dist.view import TreeView
+from lpverify.verify.base import StopLaw
+
+
+def positive_part(row: Array) -> Array:
+    """max(row, 0), entry by entry."""
+    positive: Array = namespace(row).where(row > 0, row, zero(row))
+    return positive
+
+
+def acceptance(target: Array, draft: Array) -> Array:
+    """min(1, target / draft), entry by entry, without overflow; 0 where both are 0 (never drafted)."""
+    return divide(namespace(target).minimum(target, draft), draft, where_zero=zero(draft))
+
+
+def normalised(row: Array) -> Array:
+    """``row`` divided by its sum. Raises InputError when it is all zero: no draft leads there."""
+    mass: Any = row.sum()
+    if not mass > 0:
+        raise _check.fail("residual", got="no mass", expected="a reachable stop")
+    law: Array = row / mass
+    return law
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPath:
+    """Block verification along one drafted path x_1..x_L (THEORY 1).
+
+    * ``weights`` (L+1,): w_0 = 1, w_i = min(1, w_{i-1} p(x_i|.) / q(x_i|.)).
+    * ``tests`` (L+1,): h_i = R_i / (R_i + 1 - w_i), h_L = w_L, h_0 = 1; R_i = sum_y max(w_i p(y|.) - q(y|.), 0).
+    * ``stop`` (L+1,): probability that i is the largest position whose test passes, h_i prod_{j>i} (1 - h_j).
+    """
+
+    target: Array  # (L+1, V)
+    draft: Array  # (>= L, V)
+    weights: Array
+    tests: Array
+    stop: Array
+
+    def rows(self, position: int) -> Array:
+        """Law of the token after ``position`` accepted tokens: p at the leaf, else max(w p - q, 0) normalised."""
+        row: Array = self.target[position]
+        if position == len(self.weights) - 1:
+            return row
+        return normalised(positive_part(self.weights[position] * row - self.draft[position]))
+
+
+def block_path(target: Array, draft: Array, on_target: Array, on_draft: Array) -> BlockPath:
+    """Block verification of one path.
+
+    ``target`` (L+1, V) and ``draft`` (>= L, V) are the rows along the path, ``on_target`` and ``on_draft`` (L,) the
+    probabilities p(x_{i+1}|.), q(x_{i+1}|.) of its tokens. ``draft`` may be any law that the path has, such as the
+    skewed law of a selected path.
+    """
+    xp = namespace(target)
+    length = len(on_target)
+    weight = on_target[0] * 0 + 1
+    weights, tests = [weight], []
+    for i in range(length):
+        residual = positive_part(weight * target[i] - draft[i]).sum()
+        tests.append(divide(residual, residual + (1 - weight), where_zero=one(weight)))
+        step = acceptance(weight * on_target[i], on_draft[i])
+        weight = xp.where((residual == 0) & (weight == 1), weight, step)
+        weights.append(weight)
+    tests[0] = weights[0]
+    tests.append(weight)
+    return BlockPath(target, draft, xp.stack(weights), xp.stack(tests), last_passing(tests))
+
+
+def last_passing(tests: list[Any]) -> Array:
+    """Probability that i is the largest index whose independent test passes: h_i prod_{j>i} (1 - h_j).
+
+    >>> import numpy as np
+    >>> last_passing([np.float64(1), np.float64(0.5), np.float64(0.25)]).tolist()
+    [0.375, 0.375, 0.25]
+    """
+    none_later = tests[-1] * 0 + 1
+    stop = []
+    for test in reversed(tests):
+        stop.append(none_later * test)
+        none_later = none_later * (1 - test)
+    law: Array = namespace(stop[0]).stack(stop[::-1])
+    return law
+
+
+def law_on_path(view: TreeView, path: int, stop: Array, rows: Any) -> StopLaw:
+    """The `StopLaw` of a rule that stops on one path only: ``stop`` (L+1,) and ``rows(position)`` along it."""
+    nodes = view.node_of[path]
+    everywhere = zeros(len(view.parent), stop)
+    everywhere[nodes.tolist()] = stop
+    return StopLaw(view, everywhere, lambda node: rows(int(view.depth[node])))

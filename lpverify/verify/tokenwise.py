@@ -1,0 +1,38 @@
+"""The token rule: accept drafted tokens one by one (THEORY 3).
+
+After i accepted tokens accept x_{i+1} with probability min(1, p(x_{i+1}|.) / q(x_{i+1}|.)); at the first rejection
+emit from max(p - q, 0) normalised, after L accepted tokens from p. With K > 1 the first path is verified.
+
+Reference: Leviathan, Kalman, Matias, Fast inference from transformers via speculative decoding, ICML 2023.
+"""
+
+from __future__ import annotations
+
+from lpverify._array import Array, namespace
+from lpverify.dist.view import TreeView
+from lpverify.verify._residual import acceptance, law_on_path, normalised, positive_part
+from lpverify.verify.base import StopLaw, Verifier
+
+
+def token_law(view: TreeView) -> StopLaw:
+    """Stop and next-token law of the token rule on the first path."""
+    nodes = view.node_of[0].tolist()
+    target, draft = view.target[nodes], view.draft[nodes[:-1]]
+    xp = namespace(target)
+    residuals = positive_part(target[:-1] - draft)
+    accept = acceptance(view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:]))
+    accept = xp.where(residuals.sum(axis=1) == 0, accept * 0 + 1, accept)  # equal rows: rounding must not reject
+    reached = [accept[0] * 0 + 1]
+    for i in range(len(nodes) - 1):
+        reached.append(reached[-1] * accept[i])
+    stop = [reached[i] * (1 - accept[i]) for i in range(len(nodes) - 1)]
+
+    def rows(position: int) -> Array:
+        return target[-1] if position == len(nodes) - 1 else normalised(residuals[position])
+
+    return law_on_path(view, 0, xp.stack([*stop, reached[-1]]), rows)
+
+
+def verifier() -> Verifier:
+    """The verifier ``token``."""
+    return Verifier("token", token_law, first_path_only=True)
