@@ -14,7 +14,7 @@ from lpverify._array import Array, Levels, as_float, is_exact, one, ones
 from lpverify.dist import tree
 
 ROW_SUM_TOLERANCE = 1e-9
-"""A float row may miss a sum of 1 by this much: tables are written with 6 to 12 digits. Rational rows may not miss it."""
+"""A float row may miss a sum of 1 by this much (tables are written with 6 to 12 digits), a rational row not at all."""
 
 MAX_TABLE_ENTRIES = 50_000_000
 """Largest V + V^2 + ... + V^L of one table that is ever built (0.4 GB in float64)."""
@@ -28,8 +28,9 @@ class DistPair:
 
     * ``target[i]``, ``draft[i]``: shape ``(V**i, V)``, row n = law of the next token after node n of level i, for
       ``i = 0 .. depth-1``. Both float64 or both object arrays of Fraction; read-only.
-    * ``bonus``: shape ``(V,)`` or ``(V**depth, V)``: the target's law after a leaf. No value or bound depends on it (a
-      leaf emits from it whatever the verifier does); it only completes the (L+1)-token law.
+    * ``bonus``: shape ``(V,)``, ``(V, V)`` (row x: after a leaf that ends in x) or ``(V**depth, V)``: the target's law
+      after a leaf. No value or bound depends on it (a leaf emits from it whatever the verifier does); it only completes
+      the (L+1)-token law, and is uniform where none is given.
     * ``tokens``: V labels for display.
     """
 
@@ -69,7 +70,13 @@ class DistPair:
         if bonus is None:
             bonus_rows = ones(vocab_size, checked_target[0]) / (one(checked_target[0]) * vocab_size)
         else:
-            bonus_rows = _rows("target after a leaf", np.asarray(bonus), vocab_size)
+            bonus_rows = np.asarray(bonus)
+            shapes = ((vocab_size,), (vocab_size, vocab_size), (vocab_size ** len(target), vocab_size))
+            if bonus_rows.shape not in shapes:
+                raise _check.fail(
+                    "target after a leaf", got=f"an array of shape {bonus_rows.shape}", expected=f"one of {shapes}"
+                )
+            bonus_rows = _rows("target after a leaf", bonus_rows, vocab_size)
         bonus_rows.setflags(write=False)
         return cls(checked_target, checked_draft, bonus_rows, labels)
 
@@ -116,7 +123,10 @@ class DistPair:
     @property
     def bonus_rows(self) -> Array:
         """The target's rows after the leaves, shape ``(V**depth, V)``."""
-        return np.broadcast_to(self.bonus, (tree.level_size(self.vocab_size, self.depth), self.vocab_size))
+        leaves = tree.level_size(self.vocab_size, self.depth)
+        if self.bonus.ndim == 1:
+            return np.broadcast_to(self.bonus, (leaves, self.vocab_size))
+        return self.bonus if len(self.bonus) == leaves else np.tile(self.bonus, (leaves // len(self.bonus), 1))
 
 
 def path_probabilities(levels: Sequence[Array]) -> Levels:

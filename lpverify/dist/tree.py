@@ -1,9 +1,9 @@
 """Index arithmetic on the complete prefix tree.
 
 A node at depth i is a prefix of i tokens and has the index ``sum_j token_j * V**(i-1-j)`` among the V**i nodes of its
-level (lexicographic order). So the children of node ``n`` are ``n*V .. n*V+V-1`` of the next level, and a function on the
-tree is a list of one array per level. Reshaping level i+1 to ``(V**i, V)`` puts the children of node n into row n; no
-other pointer structure is ever needed.
+level (lexicographic order). So the children of node ``n`` are ``n*V .. n*V+V-1`` of the next level, and a function on
+the tree is a list of one array per level. Reshaping level i+1 to ``(V**i, V)`` puts the children of node n into row n;
+no other pointer structure is ever needed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""Problem files and the built-in examples: reading and writing only, `problem_format` says what they mean."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from lpverify import _check
+from lpverify._write import write_whole
+from lpverify.dist.pair import DistPair
+from lpverify.dist.problem_format import ProblemFile, format_problem, parse_problem
+
+MAX_FILE_BYTES = 2**29
+"""Largest problem file that is read; the largest table written with 6 digits fits."""
+
+
+class Problem(Protocol):
+    """What `save_problem` needs: a ProblemFile or a VerifyProblem."""
+
+    @property
+    def pair(self) -> DistPair: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+
+
+def load_problem(source: str | os.PathLike[str], *, normalize: bool = False) -> ProblemFile:
+    """Read a problem file, or the built-in example of that name.
+
+    An example's name wins over a file of the same name; write ``./NAME`` for the file. ``normalize`` divides every row
+    by its sum instead of refusing rows that do not sum to 1. Raises InputError (one line: file, place in it, what came,
+    what was expected) for anything that is not a valid problem, SizeError for one whose tables are too large.
+
+    >>> load_problem("one-position").pair.target[0].tolist()
+    [[Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)]]
+    """
+    name = os.fspath(source)
+    if isinstance(source, str) and source in example_names():
+        return parse_problem(_decode(_example(source).read_bytes(), source), source, name=source, normalize=normalize)
+    path = Path(source)
+    return parse_problem(_decode(_read(path), name), name, name=path.stem, normalize=normalize)
+
+
+def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
+    """Write a problem file, whole or not at all; `load_problem` gives back the same pair.
+
+    Raises InputError when ``path`` cannot be written.
+    """
+    text = format_problem(ProblemFile(problem.pair, problem.name, problem.description))
+    write_whole(path, text.encode())
+
+
+@cache
+def example_names() -> tuple[str, ...]:
+    """Names of the built-in problems, sorted."""
+    return tuple(sorted(entry.name[:-5] for entry in _directory().iterdir() if entry.name.endswith(".json")))
+
+
+@cache
+def examples() -> MappingProxyType[str, ProblemFile]:
+    """The built-in problems by name: ``.description``, and the size in ``.pair``.
+
+    >>> examples()["skewed-3"].pair.nodes
+    12
+    """
+    return MappingProxyType({name: load_problem(name) for name in example_names()})
+
+
+def _directory() -> Any:
+    return files("lpverify") / "examples"
+
+
+def _example(name: str) -> Any:
+    return _directory() / f"{name}.json"
+
+
+def _read(path: Path) -> bytes:
+    """The file's bytes; never more than MAX_FILE_BYTES, so that a device cannot fill the memory."""
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            content = b"" if size > MAX_FILE_BYTES else stream.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        close = difflib.get_close_matches(os.fspath(path), example_names(), n=1)
+        hint = f" (did you mean {close[0]}?)" if close else " (see `lpverify examples`)"
+        raise _check.fail(os.fspath(path), got="no such file", expected=f"a problem file or example{hint}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _check.fail(os.fspath(path), got=reason, expected="a readable problem file") from error
+    if max(size, len(content)) > MAX_FILE_BYTES:
+        limit = f"{MAX_FILE_BYTES} bytes"
+        raise _check.too_large(os.fspath(path), size="the file", limit=limit, instead="use a smaller one")
+    return content
+
+
+def _decode(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"), object_pairs_hook=lambda pairs: _object(pairs, where))
+    except UnicodeDecodeError as error:
+        raise _check.fail(f"{where}: byte {error.start}", got=f"{error.reason}", expected="UTF-8") from error
+    except json.JSONDecodeError as error:
+        place = f"{where}: line {error.lineno} column {error.colno}"
+        raise _check.fail(place, got=error.msg, expected="JSON") from error
+    except RecursionError as error:
+        raise _check.fail(where, got="JSON nested too deep", expected="a problem file") from error
+    except _check.InputError:
+        raise
+    except ValueError as error:  # an integer of thousands of digits
+        raise _check.fail(where, got="an integer with too many digits", expected="ordinary numbers") from error
+
+
+def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _check.fail(f"{where}: key {json.dumps(twice)[:50]}", got="two values", expected="one")
+    return result
