@@ -53,8 +53,8 @@ def phi_mean_slope(start: Any, width: Any, paths: int) -> Any:
     Evaluated as ``sum_i (1-start)^i (1-start-width)^(K-1-i)``, K positive terms, hence without cancellation and also
     for width 0.
 
-    >>> float(phi_mean_slope(0.9999, 0.0, 4) - phi_slope(0.9999, 4))
-    0.0
+    >>> f"{phi_mean_slope(0.9999, 1e-30, 4) / phi_slope(0.9999, 4):.12f}"
+    '1.000000000000'
     """
     if _exact(start):
         above, below = 1 - start, 1 - start - width
