@@ -31,21 +31,26 @@ class Problem(Protocol):
     def description(self) -> str: ...
 
 
-def load_problem(source: str | os.PathLike[str], *, normalize: bool = False) -> ProblemFile:
+def load_problem(
+    source: str | os.PathLike[str], *, normalize: bool = False, rational: bool = False
+) -> ProblemFile:
     """Read a problem file, or the built-in example of that name.
 
     An example's name wins over a file of the same name; write ``./NAME`` for the file. ``normalize`` divides every row
-    by its sum instead of refusing rows that do not sum to 1. Raises InputError (one line: file, place in it, what came,
-    what was expected) for anything that is not a valid problem, SizeError for one whose tables are too large.
+    by its sum instead of refusing rows that do not sum to 1; ``rational`` refuses a problem with a float entry. Raises
+    InputError (one line: file, place in it, what came, what was expected) for anything that is not a valid problem,
+    SizeError for one whose tables are too large.
 
     >>> load_problem("one-position").pair.target[0].tolist()
     [[Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)]]
     """
     name = os.fspath(source)
     if isinstance(source, str) and source in example_names():
-        return parse_problem(_decode(_example(source).read_bytes(), source), source, name=source, normalize=normalize)
-    path = Path(source)
-    return parse_problem(_decode(_read(path), name), name, name=path.stem, normalize=normalize)
+        document, stem = _decode(_example(source).read_bytes(), source), source
+    else:
+        path = Path(source)
+        document, stem = _decode(_read(path), name), path.stem
+    return parse_problem(document, name, name=stem, normalize=normalize, rational=rational)
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:

@@ -63,11 +63,13 @@ class _Table:
     blocks: list[_Block]
 
 
-def parse_problem(document: Any, where: str, *, name: str = "unnamed", normalize: bool = False) -> ProblemFile:
+def parse_problem(
+    document: Any, where: str, *, name: str = "unnamed", normalize: bool = False, rational: bool = False
+) -> ProblemFile:
     """The pair of laws that a decoded JSON document describes.
 
     ``where`` (the file) starts every message, ``name`` is used when the document has none. ``normalize`` divides every
-    row by its sum, Fractions exactly. Raises InputError naming the place, SizeError for tables too large to build.
+    row by its sum, Fractions exactly; ``rational`` refuses a problem that is not. Raises InputError naming the place, SizeError for tables too large to build.
 
     >>> law = {"kind": "iid", "probs": ["1/3", "2/3"]}
     >>> parse_problem({"format": FORMAT, "vocab": 2, "depth": 2, "target": law, "draft": law}, "x.json").pair.rational
@@ -86,12 +88,30 @@ def parse_problem(document: Any, where: str, *, name: str = "unnamed", normalize
     draft = _table(f"{where}: draft", document["draft"], tokens, depth)
     entries = (entry for table in (target, draft) for block in table.blocks for row in block.rows for entry in row)
     exact = all(type(entry) is str or type(entry) is int for entry in entries)
+    if rational and not exact:
+        raise _not_rational(target, draft)
     levels, bonus = _expand(target, tokens, depth, exact, normalize)
     draft_levels, _ = _expand(draft, tokens, depth, exact, normalize)
     return ProblemFile(
         DistPair.from_levels(levels, draft_levels, bonus=bonus, tokens=tokens),
         _text(f"{where}: name", document.get("name", name)),
         _text(f"{where}: description", document.get("description", "")),
+    )
+
+
+def _not_rational(*tables: _Table) -> _check.InputError:
+    place, entry = next(
+        (f"{block.place(i)} entry {j}", entry)
+        for table in tables
+        for block in table.blocks
+        for i, row in enumerate(block.rows)
+        for j, entry in enumerate(row)
+        if type(entry) is not str and type(entry) is not int
+    )
+    return _check.fail(
+        place,
+        got=f"the float {_shown(entry)}",
+        expected='only strings such as "1/3" or "0.2" and integers, which exact arithmetic needs',
     )
 
 
