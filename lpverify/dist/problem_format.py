@@ -69,7 +69,8 @@ def parse_problem(
     """The pair of laws that a decoded JSON document describes.
 
     ``where`` (the file) starts every message, ``name`` is used when the document has none. ``normalize`` divides every
-    row by its sum, Fractions exactly; ``rational`` refuses a problem that is not. Raises InputError naming the place, SizeError for tables too large to build.
+    row by its sum, Fractions exactly; ``rational`` refuses a problem that is not. Raises InputError naming the place,
+    SizeError for tables too large to build.
 
     >>> law = {"kind": "iid", "probs": ["1/3", "2/3"]}
     >>> parse_problem({"format": FORMAT, "vocab": 2, "depth": 2, "target": law, "draft": law}, "x.json").pair.rational
@@ -110,7 +111,7 @@ def _not_rational(*tables: _Table) -> _check.InputError:
     )
     return _check.fail(
         place,
-        got=f"the float {_shown(entry)}",
+        got=_shown(entry),
         expected='only strings such as "1/3" or "0.2" and integers, which exact arithmetic needs',
     )
 
