@@ -1,0 +1,119 @@
+"""The command line. One subcommand a file; each imports what it needs inside its function, so that ``--help`` is fast.
+
+Exit codes: 0 done, 1 the answer is "no" (`audit`), 2 bad input, 70 a fault of this program, 130 interrupted, 141 the
+reader of standard output went away. An error is one line on standard error, ``lpverify: error: ...``, never a traceback
+(``LPVERIFY_DEBUG=1`` shows it).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lpverify._check import InputError, one_line
+from lpverify.cli import examples, explain, random, solve
+
+BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
+
+
+class OneLineErrors(TyperGroup):
+    """A command group that reports every error as one line and an exit code."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        kwargs["prog_name"] = "lpverify"
+        try:
+            code = super().main(*args, standalone_mode=False, **kwargs)
+            sys.stdout.flush()
+        except (KeyboardInterrupt, typer.Abort):
+            _report("interrupted")
+            code = INTERRUPTED
+        except BrokenPipeError:
+            _silence(sys.stdout)
+            code = BROKEN_PIPE
+        except Exception as error:
+            if os.environ.get("LPVERIFY_DEBUG"):
+                raise
+            message, code = _describe(error)
+            _report(message)
+        sys.exit(code or 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; a vanished reader is passed on as it is, as the base class would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _silence(sys.stdout)
+            raise typer.Exit(BROKEN_PIPE) from None
+
+
+def _describe(error: Exception) -> tuple[str, int]:
+    usage = getattr(error, "format_message", None)  # wrong options and arguments, found by typer
+    if usage is not None:
+        return usage(), BAD_INPUT
+    if isinstance(error, InputError):
+        return str(error), BAD_INPUT
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}", BAD_INPUT
+    if isinstance(error, MemoryError):
+        return "out of memory: got a problem too large for this machine, expected a smaller vocabulary or depth", BAD_INPUT
+    return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL
+
+
+def _report(message: str) -> None:
+    print(f"lpverify: error: {one_line(message)}", file=sys.stderr)
+
+
+def _silence(stream: Any) -> None:
+    """Send what is still buffered nowhere, or the interpreter would complain when it flushes at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"lpverify {version('lpverify')}")
+        except PackageNotFoundError:
+            print("lpverify (not installed)")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """How good can speculative-decoding verification be, and how close does an algorithm get?"""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+app.command("examples")(examples.run)
+app.command("solve")(solve.run)
+app.command("explain")(explain.run)
+app.command("random")(random.run)
+
+
+def main() -> None:
+    """The ``lpverify`` program."""
+    app()

@@ -1,0 +1,188 @@
+"""``lpverify solve``: the optimum, every algorithm, and the gaps between them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lpverify.cli._parse import integer, number
+
+if TYPE_CHECKING:
+    from lpverify.exact.compare import Comparison
+    from lpverify.problem import VerifyProblem
+    from lpverify.result import LpSolution
+
+
+def run(
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file or name of an example.")],
+    paths: Annotated[int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")],
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Algorithms to compare; default: all that the size allows.")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Exact fractions; the problem must be rational.")] = False,
+    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the gaps: .png, .svg or .pdf.")] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Rescale rows that do not sum to 1.")] = False,
+    method: Annotated[str, typer.Option(metavar="NAME", help="How to solve the multi-path LP.")] = "auto",
+    tolerance: Annotated[float, typer.Option(metavar="G", parser=number, help="Certified gap to stop at.")] = 1e-9,
+    time_limit: Annotated[
+        float | None, typer.Option(metavar="S", parser=number, help="Seconds to stop refining after; both bounds stay certified.")
+    ] = None,
+) -> None:
+    """The certified optimum and every algorithm's gap to it.
+
+    Block efficiency is the expected number of tokens per target call. The optimum is a linear program; its value comes
+    with a lower and an upper bound that are checked without the solver.
+    """
+    from lpverify import _check
+    from lpverify.cli._output import STDOUT, check_writable, write_json
+    from lpverify.cli._progress import SolveProgress
+    from lpverify.dist.files import load_problem
+    from lpverify.exact import compare
+    from lpverify.problem import VerifyProblem
+
+    check_writable("--json", json)
+    kind = _plot_kind(plot, json)
+    names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
+    _check.integer("--paths", paths, least=1)
+    if not tolerance > 0:
+        raise _check.fail("--tolerance", got=tolerance, expected="a positive number")
+    if time_limit is not None and not time_limit > 0:
+        raise _check.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
+    loaded = load_problem(problem, normalize=normalize, rational=exact)
+    task = VerifyProblem(loaded.pair, paths, loaded.name, loaded.description)
+    if not exact:
+        task = VerifyProblem(loaded.pair.floats, paths, loaded.name, loaded.description)
+    with SolveProgress(f"solving {task.name}, K = {paths}") as progress:
+        comparison = compare.evaluate(
+            task,
+            names,
+            method=method,
+            tolerance=tolerance,
+            time_limit=time_limit,
+            exact=exact,
+            progress=progress.round,
+            stage=progress.stage,
+        )
+    if kind is not None:
+        assert plot is not None
+        _draw(comparison, plot, kind)
+    if json is not None:
+        write_json(json, to_json(comparison, rational=loaded.pair.rational, exact=exact))
+    if json != STDOUT:
+        _print(comparison, exact)
+
+
+def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str, Any]:
+    """The document ``lpverify/solve@1``; ``exact`` adds fractions as "num/den"."""
+    problem = comparison.problem
+    pair = problem.pair
+    rows = []
+    for result in comparison.results:
+        row: dict[str, Any] = {
+            "name": result.name,
+            "block_efficiency": result.block_efficiency,
+            "gap": comparison.gap(result),
+            "relative_gap": comparison.relative_gap(result),
+            "law_error": result.law_error,
+            "method": result.method,
+        }
+        if result.refused:
+            row["refused"] = True
+        if exact:
+            row["block_efficiency_exact"] = _fraction(result.exact)
+        rows.append(row)
+    return {
+        "schema": "lpverify/solve@1",
+        "problem": {
+            "name": problem.name,
+            "vocab_size": pair.vocab_size,
+            "depth": pair.depth,
+            "paths": problem.paths,
+            "nodes": pair.nodes,
+            "rational": rational,
+        },
+        "optimum": {
+            "single_path": _solution(comparison.single_path, exact),
+            "multi_path": _solution(comparison.multi_path, exact),
+        },
+        "algorithms": rows,
+        "references": [
+            {"name": r.name, "block_efficiency": r.block_efficiency, "gap": comparison.gap(r), "method": r.method}
+            for r in comparison.references
+        ],
+    }
+
+
+def _solution(solution: LpSolution, exact: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "block_efficiency": solution.value,
+        "lower_bound": solution.lower_bound,
+        "upper_bound": solution.upper_bound,
+        "status": solution.status,
+        "method": solution.method,
+        "seconds": solution.seconds,
+    }
+    if exact:
+        lower, upper = solution.exact_bounds or (None, None)
+        data |= {
+            "block_efficiency_exact": _fraction(solution.exact),
+            "lower_bound_exact": _fraction(lower),
+            "upper_bound_exact": _fraction(upper),
+        }
+    return data
+
+
+def _fraction(value: Fraction | None) -> str | None:
+    return None if value is None else f"{value.numerator}/{value.denominator}"
+
+
+def _plot_kind(plot: str | None, json: str | None) -> str | None:
+    """The format that the file name asks for; refuses what could not be drawn, before anything is computed."""
+    if plot is None:
+        return None
+    from importlib.util import find_spec
+    from os.path import realpath
+
+    from lpverify import _check
+    from lpverify.cli._output import STDOUT, check_writable
+
+    kinds = ("png", "svg", "pdf")
+    kind = plot.rpartition(".")[2].lower()
+    if plot == STDOUT or kind not in kinds:
+        raise _check.fail("--plot", got=plot, expected="a file name that ends in .png, .svg or .pdf")
+    check_writable("--plot", plot)
+    if json is not None and json != STDOUT and realpath(json) == realpath(plot):
+        raise _check.fail("--plot", got=plot, expected="another file than --json")
+    if find_spec("matplotlib") is None:
+        raise _check.fail("--plot", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
+    return kind
+
+
+def _draw(comparison: Comparison, path: str, kind: str) -> None:
+    from lpverify._write import write_whole
+    from lpverify.report import plots
+
+    problem, best = comparison.problem, comparison.multi_path
+    frame = comparison.frame()
+    fig, ax = plots.figure(len(frame))
+    size = f"V = {problem.pair.vocab_size}, L = {problem.pair.depth}, K = {problem.paths}"
+    plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=f"Gap to the optimum: {problem.name}, {size}")
+    write_whole(path, plots.render(fig, kind))
+
+
+def _print(comparison: Comparison, exact: bool) -> None:
+    from lpverify.report import tables
+
+    problem, pair = comparison.problem, comparison.problem.pair
+    paths = "1 path" if problem.paths == 1 else f"{problem.paths} paths"
+    size = f"{pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, {paths}"
+    print(f"{problem.name}: {size}")
+    optima = tables.solutions({"single-path": comparison.single_path, "multi-path": comparison.multi_path})
+    frame = comparison.frame()
+    caption = "tokens/call: expected tokens per target call (block efficiency). gap: to the multi-path optimum."
+    tables.show(tables.frame_table(optima), tables.frame_table(frame.drop(columns="paths"), caption=caption))
+    if exact:
+        tables.show(tables.exact_table(comparison))

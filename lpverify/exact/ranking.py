@@ -1,0 +1,172 @@
+"""The best single ranking: GBV's frame with the best order of all leaves instead of GBV's own.
+
+A ranking is a strict order of the N = V^L leaves. Select the best ranked of the K drafted paths; with better(x) the
+draft mass of the leaves ranked before x its law is
+
+    Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K,      Q*(c) = sum of Q* over the leaves below c,
+
+and block verification on it gives f(cx) = min(p(x|c) f(c), Q*(cx)) and block efficiency sum f. Laws Q* of rankings are
+the vertices of the coverage polymatroid's base (THEORY 2.4), so
+
+    GBV  <=  best single ranking  <=  multi-path optimum,
+
+and the last gap is what mixing rankings is worth. The best order is found by trying all N! up to `ALL_ORDERS` leaves of
+positive mass, and by local search beyond, which is then only a lower bound of the best.
+
+Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every node).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+import numpy.typing as npt
+
+from lpverify._array import divide
+from lpverify.dist.pair import DistPair
+from lpverify.lp.coverage import phi_chord
+from lpverify.problem import VerifyProblem
+
+ALL_ORDERS = 9
+"""Up to this many leaves of positive draft mass every order is tried (9! = 362,880)."""
+
+EFFORT = 10_000_000
+"""Local search stops after this many (order, leaf) evaluations, about a second."""
+
+BATCH = 256
+"""Neighbours that are tried together; the best of them is taken if it is better."""
+
+PATIENCE = 30
+"""Batches without a better order after which local search stops."""
+
+Orders = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RankingResult:
+    """``order`` lists the leaves of positive draft mass, best first; ``complete`` says that every order was tried."""
+
+    block_efficiency: float
+    order: Orders  # (leaves with Q > 0,)
+    orders_tried: int
+    complete: bool
+
+
+def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
+    """The best leaf order that was found, in float64.
+
+    ``seed`` drives the random moves of the local search, ``effort`` bounds its (order, leaf) evaluations.
+
+    >>> pair = DistPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
+    >>> round(best_ranking(VerifyProblem(pair, paths=2)).block_efficiency, 12)
+    1.84
+    """
+    pair = problem.pair.floats
+    active = np.flatnonzero(pair.draft_paths[-1] > 0)
+    if len(active) <= ALL_ORDERS:
+        return _all_orders(pair, problem.paths, active)
+    return _local_search(pair, problem.paths, np.random.default_rng(seed), effort)
+
+
+def selected_leaf_law(leaf_mass: Floats, orders: Orders, paths: int) -> Floats:
+    """Q* of the leaves for every order: ``(N,)`` masses and ``(B, n)`` orders, best first, to ``(B, N)``.
+
+    Leaves that an order leaves out must have mass 0.
+
+    >>> selected_leaf_law(np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), 2)
+    array([[0.4375, 0.5625],
+           [0.0625, 0.9375]])
+    """
+    mass = leaf_mass[orders]
+    better = np.cumsum(mass, axis=1) - mass
+    result = np.zeros((len(orders), len(leaf_mass)))
+    np.put_along_axis(result, orders, phi_chord(better, mass, paths), axis=1)
+    return result
+
+
+def evaluate_orders(pair: DistPair, orders: Orders, paths: int) -> Floats:
+    """Block efficiency of every order, shape ``(B,)``."""
+    vocab_size, depth, count = pair.vocab_size, pair.depth, len(orders)
+    levels = [selected_leaf_law(pair.draft_paths[-1], orders, paths)]
+    for _ in range(depth):
+        levels.append(levels[-1].reshape(count, -1, vocab_size).sum(axis=2))
+    levels.reverse()
+    budgets = np.ones((count, 1))
+    value = np.ones(count)
+    for rows, selected in zip(pair.target, levels[1:], strict=True):
+        budgets = np.minimum((budgets[:, :, None] * rows).reshape(count, -1), selected)
+        value += budgets.sum(axis=1)
+    return value
+
+
+def _all_orders(pair: DistPair, paths: int, active: Orders) -> RankingResult:
+    best, best_order, tried = -1.0, active, 0
+    rest = np.array(list(permutations(range(len(active) - 1))), dtype=np.int64).reshape(-1, len(active) - 1)
+    for first in range(len(active)):
+        others = np.delete(active, first)
+        orders = np.column_stack([np.full(len(rest), active[first]), others[rest]])
+        values = evaluate_orders(pair, orders, paths)
+        tried += len(orders)
+        winner = int(np.argmax(values))
+        if values[winner] > best:
+            best, best_order = float(values[winner]), orders[winner]
+    return RankingResult(best, best_order, tried, complete=True)
+
+
+def greedy_order(pair: DistPair) -> Orders:
+    """GBV's order of all leaves: lexicographic, the children of every node by p/q descending, ties by token id."""
+    key = np.zeros(1, dtype=np.int64)
+    for target, draft in zip(pair.target, pair.draft, strict=True):
+        with np.errstate(over="ignore"):  # a ratio above 1e308 ranks first, as infinity does
+            ratio = divide(target, draft, where_zero=0.0)
+        rank = np.argsort(np.argsort(-ratio, axis=1, kind="stable"), axis=1)
+        key = (key[:, None] * pair.vocab_size + rank).reshape(-1)
+    return np.argsort(key)
+
+
+def _local_search(pair: DistPair, paths: int, rng: np.random.Generator, effort: int) -> RankingResult:
+    """Hill climbing from GBV's order and from the order by P/Q, with batches of random moves."""
+    mass = pair.draft_paths[-1]
+    allowed = max(2, effort // len(mass))
+    batch = min(BATCH, max(1, allowed // 8))
+    with np.errstate(over="ignore"):
+        ratio = divide(pair.target_paths[-1], mass, where_zero=0.0)
+    starts = [greedy_order(pair), np.argsort(-ratio, kind="stable")]
+    orders = np.array([start[mass[start] > 0] for start in starts])
+    best, order, tried, misses = -1.0, orders[0], 0, 0
+    while misses < PATIENCE:
+        values = evaluate_orders(pair, orders, paths)
+        tried += len(orders)
+        winner = int(np.argmax(values))
+        if values[winner] > best:
+            best, order, misses = float(values[winner]), orders[winner], 0
+        else:
+            misses += 1
+        if tried + batch > allowed:
+            break
+        orders = np.array([_move(order, pair, rng) for _ in range(batch)])
+    return RankingResult(best, order, tried, complete=False)
+
+
+def _move(order: Orders, pair: DistPair, rng: np.random.Generator) -> Orders:
+    """One random neighbour: a leaf goes to another place, or two siblings' subtrees exchange places.
+
+    The subtrees' leaves fill the places that both had together, one subtree after the other; on a lexicographic order
+    that is a change of the order of the children of one node.
+    """
+    if rng.random() < 0.5:
+        source, place = rng.integers(len(order), size=2)
+        return np.insert(np.delete(order, source), place, order[source])
+    height = int(rng.integers(pair.depth))  # subtrees of V**height leaves
+    ancestors = order // pair.vocab_size**height
+    first = ancestors[rng.integers(len(order))]
+    second = first - first % pair.vocab_size + rng.integers(pair.vocab_size)
+    places = np.flatnonzero((ancestors == first) | (ancestors == second))
+    ours = order[places]
+    leading = ancestors[places] != ancestors[places[0]]  # the subtree that does not lead now
+    moved = order.copy()
+    moved[places] = np.concatenate([ours[leading], ours[~leading]])
+    return moved

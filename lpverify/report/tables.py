@@ -1,0 +1,158 @@
+"""Results as tables: for a terminal (rich) and for documents (Markdown), from the same cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lpverify.result import LpSolution
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST_FRACTION = 7
+"""A fraction is shown as such up to this many characters, else as a decimal."""
+
+ABSENT = "-"
+
+HEADINGS = {
+    "paths": "K",
+    "name": "algorithm",
+    "block_efficiency": "tokens/call",
+    "relative_gap": "gap %",
+    "law_error": "law error",
+    "lower_bound": "lower bound",
+    "upper_bound": "upper bound",
+}
+"""Column names of the result frames whose heading differs."""
+
+
+def number(value: Any) -> str:
+    """A probability or mass for people.
+
+    >>> number(Fraction(1, 5)), number(Fraction(123456, 1000001)), number(0.25), number(0.0), number(3e-17)
+    ('1/5', '0.123456', '0.25', '0', '3.0e-17')
+    """
+    if isinstance(value, Fraction) and len(str(value)) <= LONGEST_FRACTION:
+        return str(value)
+    value = float(value)
+    if value != 0 and abs(value) < 1e-4:
+        return f"{value:.1e}"
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def cell(column: str, value: Any) -> str:
+    """One entry of a result frame, formatted by the column it stands in."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ABSENT
+    if isinstance(value, str):
+        return value
+    if column == "block_efficiency":
+        return f"{float(value):.6f}"
+    if column in ("lower_bound", "upper_bound"):
+        return f"{float(value):.9f}"
+    if column == "relative_gap":
+        return f"{100 * float(value) + 0.0:.3f}"
+    if column == "law_error":
+        return "0" if value == 0 else f"{float(value):.0e}"
+    if column == "seconds":
+        return f"{value:.2f}"
+    if column == "gap":
+        return f"{float(value):.6f}" if value == 0 or abs(value) >= 1e-6 else f"{float(value):.0e}"
+    return str(value)
+
+
+def frame_cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Headings and formatted rows of a result frame."""
+    columns = [str(column) for column in frame.columns]
+    headings = [HEADINGS.get(column, column) for column in columns]
+    rows = [
+        [cell(column, value) for column, value in zip(columns, row, strict=True)]
+        for row in frame.itertuples(index=False, name=None)
+    ]
+    return headings, rows
+
+
+TEXT_COLUMNS = ("name", "optimum", "status", "method")
+
+
+def frame_table(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Table:
+    """A result frame (`compare`, `solutions`) as a rich table."""
+    headings, rows = frame_cells(frame)
+    right = tuple(i for i, column in enumerate(frame.columns) if column not in TEXT_COLUMNS)
+    return table(headings, rows, right=right, title=title, caption=caption)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """A result frame as a Markdown table, numbers right-aligned."""
+    headings, rows = frame_cells(frame)
+    rows = [[entry.replace("|", "\\|") for entry in row] for row in rows]
+    widths = [max(3, len(heading), *(len(row[i]) for row in rows)) for i, heading in enumerate(headings)]
+    text = [column in TEXT_COLUMNS for column in frame.columns]
+
+    def line(entries: Iterable[str]) -> str:
+        padded = (e.ljust(w) if t else e.rjust(w) for e, w, t in zip(entries, widths, text, strict=True))
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ("-" * width if t else "-" * (width - 1) + ":" for width, t in zip(widths, text, strict=True))
+    return "\n".join([line(headings), line(rule), *(line(row) for row in rows)]) + "\n"
+
+
+def solutions(named: Mapping[str, LpSolution]) -> pd.DataFrame:
+    """LP solutions, one a row, keyed by what they are the optimum of."""
+    import pandas as pd
+
+    columns = ("block_efficiency", "lower_bound", "upper_bound", "status", "method", "seconds")
+    return pd.DataFrame(
+        [
+            (name, s.value, s.lower_bound, s.upper_bound, s.status, s.method, s.seconds)
+            for name, s in named.items()
+        ],
+        columns=["optimum", *columns],
+    )
+
+
+def table(
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[int] = (),
+    title: str = "",
+    caption: str = "",
+    footer: Sequence[str] | None = None,
+) -> Table:
+    """A plain rich table; ``right`` are the right-aligned columns."""
+    result = Table(
+        title=Text(title, style="bold") if title else None,
+        caption=Text(caption, style="dim") if caption else None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_footer=footer is not None,
+        pad_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+    for i, heading in enumerate(headings):
+        result.add_column(
+            Text(heading),
+            footer=Text(footer[i]) if footer else "",
+            justify="right" if i in right else "left",
+            overflow="fold",
+        )
+    for row in rows:
+        result.add_row(*(Text(entry) for entry in row))
+    return result
+
+
+def show(*tables: Table, console: Console | None = None) -> None:
+    """Print tables, by default to standard output."""
+    console = console or Console()
+    for item in tables:
+        console.print(item)
