@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 from lpverify import _check
+from lpverify.dist import files
 from lpverify.dist.pair import DistPair
 
 
@@ -26,3 +28,15 @@ class VerifyProblem:
     def with_paths(self, paths: int) -> VerifyProblem:
         """The same laws with another number of draft paths."""
         return VerifyProblem(self.pair, paths, self.name, self.description)
+
+
+def load_problem(source: str | os.PathLike[str], *, paths: int = 1, normalize: bool = False) -> VerifyProblem:
+    """A problem file, or the built-in example of that name, with K = ``paths``.
+
+    ``normalize`` divides every row by its sum. Raises as `lpverify.dist.files.load_problem`.
+
+    >>> load_problem("skewed-3", paths=2).pair.depth
+    2
+    """
+    loaded = files.load_problem(source, normalize=normalize)
+    return VerifyProblem(loaded.pair, paths, loaded.name, loaded.description)

