@@ -62,6 +62,17 @@ _STATUS = {
 }
 
 
+class _QuietHighs(highspy.Highs):
+    """HiGHS without its banner, which ``Highs()`` prints to standard output before an option can be set.
+
+    The constructor calls this method, hence the place.
+    """
+
+    def enableCallbacks(self) -> None:
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()  # type: ignore[no-untyped-call]
+
+
 class Model:
     """A program held by HiGHS, to which rows and columns may be added between solves (simplex then starts warm)."""
 
@@ -76,8 +87,7 @@ class Model:
         threads: int | None = None,
     ) -> None:
         """``tolerance`` sets the primal, dual and optimality tolerances together (HiGHS's own default is 1e-7)."""
-        self._highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        self._set("output_flag", False)
+        self._highs = _QuietHighs()  # type: ignore[no-untyped-call]
         self._set("solver", method)
         self._set("run_crossover", "on" if crossover else "off")
         if threads is not None:

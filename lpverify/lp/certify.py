@@ -186,7 +186,7 @@ def check(pair: DistPair, certificate: Certificate, *, exact: bool = False) -> C
     if not violations:
         proved = lower_bound(pair, ranks, certificate.paths).selected
         for depth, (claimed, legal) in enumerate(zip(selected, proved, strict=True)):
-            require(f"the selected law is not that of the ranks, level {depth},", _slack(np.abs(claimed - legal), legal))
+            require(f"the selected law is not the ranks', level {depth},", _slack(np.abs(claimed - legal), legal))
     require("the root's budget misses 1", np.abs(budgets[0] - 1))
     for depth in range(1, pair.depth + 1):
         scaled = (budgets[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)

@@ -8,9 +8,9 @@ Q(c)``:
     minimise  1 + sum_x p(x|root) lambda(x) + sum_{c != root} Q(c) y(c)
               s.t.  lambda, y >= 0,  lambda(c) + y(c) - sum_x p(x|c) lambda(cx) >= 1     (no sum at a leaf)
 
-The top-down pass ``f(cx) = min(p(x|c) f(c), Q(cx))`` is the coordinate-wise largest feasible point, hence optimal. Given
-f, one bottom-up pass gives optimal multipliers: with ``d(c) = 1 + sum_x p(x|c) lambda(cx)`` put ``lambda(c) = d(c), y(c)
-= 0`` where p f binds and ``lambda(c) = 0, y(c) = d(c)`` where Q binds; complementary slackness holds.
+The top-down pass ``f(cx) = min(p(x|c) f(c), Q(cx))`` is the coordinate-wise largest feasible point, hence optimal.
+Given f, one bottom-up pass gives optimal multipliers: with ``d(c) = 1 + sum_x p(x|c) lambda(cx)`` put ``lambda(c) =
+d(c), y(c) = 0`` where p f binds and ``lambda(c) = 0, y(c) = d(c)`` where Q binds; complementary slackness holds.
 
 Reference: Sun et al. 2024 (arXiv 2403.10444), block verification; Thomas & Pal 2026 (arXiv 2602.16961), the program.
 """

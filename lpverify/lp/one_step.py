@@ -1,0 +1,68 @@
+r"""Draft depth 1: the multi-path optimum in closed form (THEORY 2.6).
+
+At L = 1 an antichain is a set of tokens H, and the program
+
+    maximise 1 + sum_x f(x)   s.t.  0 <= f <= p,  f(H) <= phi(q(H)) for every set H,    phi(s) = 1 - (1-s)^K
+
+is the maximum of a linear function over a polymatroid cut by a box, so by polymatroid duality its value is
+
+    LP = 1 + min over H of [1 - p(H) + phi(q(H))].
+
+phi is concave, so the minimum is at a prefix H of the tokens ordered by p/q descending: sorting gives the value, and
+the multipliers ``lambda(x) = 1`` outside H, 0 inside prove it.
+
+Reference: Khisti et al. 2024 (arXiv 2410.18234); Thomas & Pal 2025 (arXiv 2511.15898), one-step optimal transport.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lpverify import _check
+from lpverify._array import Array, divide, zeros
+from lpverify.dist.pair import DistPair
+from lpverify.lp.coverage import phi
+from lpverify.result import LpSolution
+
+
+def best_set(target: Array, draft: Array, paths: int) -> tuple[Any, npt.NDArray[np.int64]]:
+    """``min over H of [1 - p(H) + phi(q(H))]`` for one position, and the tokens of a minimising H.
+
+    ``target`` and ``draft`` have shape (V,), float64 or Fraction. The minimum is the optimal acceptance probability.
+
+    >>> value, tokens = best_set(np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1]), 2)
+    >>> round(float(value), 12), tokens.tolist()
+    (0.79, [2])
+    """
+    ratio = divide(target, draft, where_zero=np.inf)
+    ratio = np.where((target == 0) & (draft == 0), 0 * target, ratio)
+    order = np.argsort(-ratio, kind="stable")
+    start = zeros(1, target)
+    inside = np.concatenate([start, np.cumsum(target[order])])
+    covered = phi(np.concatenate([start, np.cumsum(draft[order])]), paths)
+    values = 1 - inside + covered
+    best = int(np.argmin(values))
+    return values[best], order[:best]
+
+
+def solve(pair: DistPair, paths: int) -> LpSolution:
+    """The optimum for L = 1, exact for a rational pair. Raises InputError for a deeper pair."""
+    start = time.perf_counter()
+    _check.integer("paths (K)", paths, least=1)
+    if pair.depth != 1:
+        raise _check.fail("depth for the one-step closed form", got=pair.depth, expected="1")
+    value = 1 + best_set(pair.target[0][0], pair.draft[0][0], paths)[0]
+    return LpSolution(
+        value=float(value),
+        lower_bound=float(value),
+        upper_bound=float(value),
+        status="optimal",
+        method="one-step closed form",
+        seconds=time.perf_counter() - start,
+        exact=value if pair.rational else None,
+        exact_bounds=(value, value) if pair.rational else None,
+    )
