@@ -29,7 +29,6 @@ class OneLineErrors(TyperGroup):
             code = super().main(*args, standalone_mode=False, **kwargs)
             sys.stdout.flush()
         except (KeyboardInterrupt, typer.Abort):
-            _report("interrupted")
             code = INTERRUPTED
         except BrokenPipeError:
             _silence(sys.stdout)
@@ -39,6 +38,8 @@ class OneLineErrors(TyperGroup):
                 raise
             message, code = _describe(error)
             _report(message)
+        if code == INTERRUPTED:
+            _report("interrupted")
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:

@@ -59,7 +59,7 @@ def cell(column: str, value: Any) -> str:
     if column in ("lower_bound", "upper_bound"):
         return f"{float(value):.9f}"
     if column == "relative_gap":
-        return f"{100 * float(value) + 0.0:.3f}"
+        return f"{round(100 * float(value), 3) + 0.0:.3f}"  # + 0.0: no negative zero
     if column == "law_error":
         return "0" if value == 0 else f"{float(value):.0e}"
     if column == "seconds":
@@ -151,8 +151,14 @@ def table(
     return result
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller; rich would exit with 1."""
+        raise  # noqa: PLE0704
+
+
 def show(*tables: Table, console: Console | None = None) -> None:
     """Print tables, by default to standard output."""
-    console = console or Console()
+    console = console or _Console()
     for item in tables:
         console.print(item)
