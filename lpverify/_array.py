@@ -21,7 +21,7 @@ Levels = tuple[Array, ...]  # one array per depth
 
 def is_exact(array: Any) -> bool:
     """True for an array of Fraction, or a Fraction."""
-    return isinstance(array, Fraction) or array.dtype == object
+    return isinstance(array, Fraction) or getattr(array, "dtype", None) == np.dtype(object)
 
 
 def one(like: Any) -> Any:
@@ -65,6 +65,42 @@ def divide(numerator: Array, denominator: Array, *, where_zero: Any) -> Array:
     return quotient
 
 
+def sums_before(array: Array, axis: int = -1) -> Array:
+    """Sum of the entries before each one along ``axis``; `sums_after` of those after it, added from the far end.
+
+    >>> sums_before(np.array([1.0, 2.0, 4.0])).tolist(), sums_after(np.array([1.0, 2.0, 4.0])).tolist()
+    ([0.0, 1.0, 3.0], [6.0, 4.0, 0.0])
+    """
+    xp = namespace(array)
+    sums = xp.moveaxis(xp.cumulative_sum(xp.moveaxis(array, axis, -1), axis=-1), -1, axis)
+    none = (slice(None),) * (axis % array.ndim)
+    shifted: Array = xp.concat([zeros_like(sums[(*none, slice(0, 1))]), sums[(*none, slice(0, -1))]], axis=axis)
+    return shifted
+
+
+def sums_after(array: Array, axis: int = -1) -> Array:
+    """Mirror image of `sums_before`."""
+    xp = namespace(array)
+    mirrored: Array = xp.flip(sums_before(xp.flip(array, axis=axis), axis), axis=axis)
+    return mirrored
+
+
+def zeros_like(array: Array) -> Array:
+    """Zeros of the same shape, arithmetic and device."""
+    return zeros(tuple(array.shape), array)
+
+
+def as_index(like: Array, integers: Any) -> Any:
+    """Host-side integers as an index into ``like``: themselves for numpy, else a tensor on its device."""
+    xp = namespace(like)
+    return np.asarray(integers) if xp is np else xp.asarray(integers, device=like.device)
+
+
+def ignoring_overflow() -> Any:
+    """Context in which a quotient beyond the largest double is infinity without a warning (numpy; torch never warns)."""
+    return np.errstate(over="ignore")
+
+
 def total(levels: Sequence[Array]) -> Any:
     """Sum over all nodes of all levels."""
     return sum((level.sum() for level in levels[1:]), start=levels[0].sum())
@@ -79,7 +115,8 @@ def as_fractions(array: Array) -> Array:
     """An object array of the exact rational values that the floats have."""
     if is_exact(array):
         return array
-    return np.vectorize(Fraction, otypes=[object])(array)
+    fractions: Array = np.vectorize(Fraction, otypes=[object])(array)
+    return fractions
 
 
 def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
@@ -105,3 +142,18 @@ def down_the_tree(levels: Sequence[Array]) -> Array:
     for level in levels[1:]:
         along = np.repeat(along, level.size // along.size) + level
     return along
+
+
+def to_host(array: Any) -> Array:
+    """``array`` as a numpy array (itself when it is one)."""
+    if isinstance(array, np.ndarray):
+        return array
+    return np.asarray(array_api_compat.to_device(array, "cpu"))
+
+
+def on_device(array: Array, like: Any) -> Array:
+    """The numpy ``array`` in the library, number type and device of ``like``."""
+    if isinstance(like, np.ndarray):
+        return array
+    moved: Array = namespace(like).asarray(array, dtype=like.dtype, device=like.device)
+    return moved

@@ -1,8 +1,8 @@
 """Residual laws and the block recursion: the only copy, shared by all verifiers.
 
-The functions take rows of any arithmetic (`lpverify._array`) and leave them unchanged. Two derived limits keep rounded
-rows lossless without any epsilon: acceptance 0/0 is 1, and where a residual is zero although nothing was rejected yet,
-target and draft are equal, so the next step is accepted with probability exactly 1.
+The functions take rows of any arithmetic (`lpverify._array`) and leave them unchanged. Derived limits, no epsilon:
+h = 0/0 is 1; a residual that is zero can be reached only because rounded rows miss a sum of 1 by an ulp, target and
+draft then being equal up to rounding, and the token comes from the target row: never one of target probability 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify import _check
 from lpverify._array import Array, divide, namespace, one, zero, zeros
 from lpverify.dist.view import TreeView
 from lpverify.verify.base import StopLaw
@@ -27,13 +26,9 @@ def acceptance(target: Array, draft: Array) -> Array:
     return divide(namespace(target).minimum(target, draft), draft, where_zero=zero(draft))
 
 
-def normalised(row: Array) -> Array:
-    """``row`` divided by its sum. Raises InputError when it is all zero: no draft leads there."""
-    mass: Any = row.sum()
-    if not mass > 0:
-        raise _check.fail("residual", got="no mass", expected="a reachable stop")
-    law: Array = row / mass
-    return law
+def residual_law(residual: Array, target: Array) -> Array:
+    """``residual`` divided by its sum; ``target`` where it is all zero (unreachable but for rounding)."""
+    return divide(residual, residual.sum(), where_zero=target)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +51,7 @@ class BlockPath:
         row: Array = self.target[position]
         if position == len(self.weights) - 1:
             return row
-        return normalised(positive_part(self.weights[position] * row - self.draft[position]))
+        return residual_law(positive_part(self.weights[position] * row - self.draft[position]), row)
 
 
 def block_path(target: Array, draft: Array, on_target: Array, on_draft: Array) -> BlockPath:
@@ -73,8 +68,7 @@ def block_path(target: Array, draft: Array, on_target: Array, on_draft: Array) -
     for i in range(length):
         residual = positive_part(weight * target[i] - draft[i]).sum()
         tests.append(divide(residual, residual + (1 - weight), where_zero=one(weight)))
-        step = acceptance(weight * on_target[i], on_draft[i])
-        weight = xp.where((residual == 0) & (weight == 1), weight, step)
+        weight = acceptance(weight * on_target[i], on_draft[i])
         weights.append(weight)
     tests[0] = weights[0]
     tests.append(weight)

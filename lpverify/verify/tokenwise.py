@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from lpverify._array import Array, namespace
 from lpverify.dist.view import TreeView
-from lpverify.verify._residual import acceptance, law_on_path, normalised, positive_part
+from lpverify.verify._residual import acceptance, law_on_path, positive_part, residual_law
 from lpverify.verify.base import StopLaw, Verifier
 
 
@@ -21,14 +21,13 @@ def token_law(view: TreeView) -> StopLaw:
     xp = namespace(target)
     residuals = positive_part(target[:-1] - draft)
     accept = acceptance(view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:]))
-    accept = xp.where(residuals.sum(axis=1) == 0, accept * 0 + 1, accept)  # equal rows: rounding must not reject
     reached = [accept[0] * 0 + 1]
     for i in range(len(nodes) - 1):
         reached.append(reached[-1] * accept[i])
     stop = [reached[i] * (1 - accept[i]) for i in range(len(nodes) - 1)]
 
     def rows(position: int) -> Array:
-        return target[-1] if position == len(nodes) - 1 else normalised(residuals[position])
+        return target[-1] if position == len(nodes) - 1 else residual_law(residuals[position], target[position])
 
     return law_on_path(view, 0, xp.stack([*stop, reached[-1]]), rows)
 

@@ -1,0 +1,72 @@
+"""Tree walkers: at each node one token is chosen with law p, drafted if possible, until it is not drafted (THEORY 6).
+
+At a node with k paths through it a rule turns the k drafted tokens into a law of the chosen token y whose average over
+drafts is the target row. If y was drafted the walk goes on at that child with the paths through it, else it stops and
+emits y; at a leaf y comes from p. Losslessness of one node's rule is losslessness of the walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lpverify._array import Array, is_exact, namespace, zero, zeros
+from lpverify.dist.view import TreeView
+from lpverify.verify._residual import residual_law
+from lpverify.verify.base import NodeRule, StopLaw
+
+
+@dataclass(frozen=True, eq=False)
+class SequentialRule:
+    """Accept the k drafted tokens one after the other, the j-th with ``accept[j, token]``; if none, y ~ ``otherwise``.
+
+    ``accept`` is (k, V), ``otherwise`` (V,).
+    """
+
+    accept: Array
+    otherwise: Array
+
+    def conditional(self, drafted: Any) -> Array:
+        """Law of y for each row of ``drafted`` (T, k), shape (T, V)."""
+        drafted = np.asarray(drafted)
+        tuples, count = drafted.shape
+        law: Array = zeros((tuples, len(self.otherwise)), self.otherwise)
+        alive = law[:, 0] + 1
+        every = list(range(tuples))
+        for j in range(count):
+            tokens = drafted[:, j].tolist()
+            accepted = alive * self.accept[j][tokens]
+            law[every, tokens] += accepted
+            alive = alive - accepted
+        law = law + alive[:, None] * self.otherwise
+        return law
+
+
+def walk_law(view: TreeView, node_rule: Callable[[Array, Array, int], NodeRule]) -> StopLaw:
+    """Stop and next-token law of the walk with the given rule at every node."""
+    nodes, inner = len(view.parent), view.inner
+    reach: list[Any] = [view.target[0, 0] * 0 + 1] + [None] * (nodes - 1)
+    stop: list[Any] = list(reach)
+    undrafted: list[Array] = []
+    for node in range(inner):
+        drafted = view.drafted(node)
+        chosen = node_rule(view.target[node], view.draft[node], len(drafted)).conditional([drafted])[0]
+        children = view.children(node)
+        tokens = view.token[children].tolist()
+        for child, token in zip(children, tokens, strict=True):
+            reach[child] = reach[node] * chosen[token]
+        rest = chosen + zero(chosen)
+        rest[tokens] = zero(chosen)
+        undrafted.append(rest)
+        stop[node] = reach[node] * rest.sum()
+    stop[inner:] = reach[inner:]
+
+    def rows(node: int) -> Array:
+        return view.target[node] if node >= inner else residual_law(undrafted[node], view.target[node])
+
+    if is_exact(view.target):
+        return StopLaw(view, np.array(stop, dtype=object), rows)
+    return StopLaw(view, namespace(view.target).stack(stop), rows)
