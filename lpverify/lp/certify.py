@@ -173,7 +173,8 @@ def check(pair: DistPair, certificate: Certificate, *, exact: bool = False) -> C
 
     def require(what: str, excess: Array) -> None:
         if not (excess <= 0).all():
-            violations.append(f"{what} by {np.nanmax(excess):.3g} at entry {int(np.argmax(~(excess <= 0)))}")
+            entry = int(np.argmax(~(excess <= 0)))  # NaN counts as a violation
+            violations.append(f"{what} by {excess[entry]:.3g} at entry {entry}")
 
     leaf_mass, widths = pair.draft_paths[-1], np.diff(ranks.edges)
     require("an edge falls", -widths)
