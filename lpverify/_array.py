@@ -97,7 +97,7 @@ def as_index(like: Array, integers: Any) -> Any:
 
 
 def ignoring_overflow() -> Any:
-    """Context in which a quotient beyond the largest double is infinity without a warning (numpy; torch never warns)."""
+    """Context in which a quotient beyond the largest double is infinity without a warning."""
     return np.errstate(over="ignore")
 
 

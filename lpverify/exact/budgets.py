@@ -1,0 +1,161 @@
+"""Exact values of the token rule, BV, GBV, TGBV and PBV: one pass down the tree (THEORY 1, 3, 4, 5).
+
+The selected path follows the draft law Q* (Q itself for the token rule and BV, which look at one path), and the
+probability f(c) that the accepted prefix passes through node c is
+
+    f(root) = 1,      f(cx) = min(p(x|c) f(c), Q*(cx)),      block efficiency = sum_c f(c)
+
+(token rule: f(cx) = f(c) min(p(x|c), q(x|c))). On a rational pair everything is a Fraction; ``pair.floats`` is the same
+in float64, with full relative accuracy down to path probabilities of 1e-300.
+
+Leviathan et al. 2023 (token rule), Sun et al. arXiv 2403.10444 (BV), Thomas and Pal arXiv 2602.16961 (GBV).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from lpverify import _check
+from lpverify._array import Array, Levels, divide, namespace, one, ones, total
+from lpverify.dist.pair import DistPair
+from lpverify.verify._proportional import proportional_split
+from lpverify.verify._ranks import RankMeasure, compact, stacked, whole
+from lpverify.verify._splits import Split, ordered_split
+from lpverify.verify._tempered import tempered_split
+
+SPLITS: dict[str, Callable[[RankMeasure, Array, Array, Array, int], Split]] = {
+    "gbv": ordered_split,
+    "tgbv": tempered_split,
+    "pbv": proportional_split,
+}
+
+ALGORITHMS = ("token", "bv", *SPLITS)
+"""Algorithms with a closed form."""
+
+CHUNK = 300_000
+"""Rows of a level are split in chunks of about this many (child, child or piece) cells, 2.4 MB a temporary array."""
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """Node budgets of an algorithm, and the law of the path that it verifies.
+
+    ``budgets`` f(c) and ``selected`` Q*(c): one (V**i,) array per level i = 0..L.
+    """
+
+    algorithm: str
+    paths: int
+    budgets: Levels
+    selected: Levels
+
+    @property
+    def block_efficiency(self) -> float | Fraction:
+        """Expected tokens per target call, sum of f; a Fraction when the pair is rational."""
+        value = total(self.budgets)
+        return value if isinstance(value, Fraction) else float(value)
+
+
+def token_budgets(pair: DistPair) -> Budgets:
+    """The token rule on one path: f(cx) = f(c) min(p(x|c), q(x|c))."""
+    levels = [ones(1, pair.target[0])]
+    for target, draft in zip(pair.target, pair.draft, strict=True):
+        levels.append((levels[-1][:, None] * np.minimum(target, draft)).reshape(-1))
+    return Budgets("token", 1, tuple(levels), pair.draft_paths)
+
+
+def bv_budgets(pair: DistPair) -> Budgets:
+    """Block verification of one path: f(cx) = min(p(x|c) f(c), Q(cx)), the single-path optimum."""
+    return Budgets("bv", 1, node_budgets(pair, pair.draft_paths), pair.draft_paths)
+
+
+def ranked_budgets(pair: DistPair, paths: int, algorithm: str) -> Budgets:
+    """GBV, TGBV or PBV with K = ``paths``: block verification of the path of smallest rank.
+
+    Raises InputError for another algorithm or K < 1.
+
+    >>> pair = DistPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
+    >>> [ranked_budgets(pair, 2, name).block_efficiency for name in ("gbv", "tgbv", "pbv")]
+    [2.4375, 3.0, 3.0]
+    """
+    paths = _check.integer("paths (K)", paths, least=1)
+    split = SPLITS[_check.choice("algorithm", algorithm, tuple(SPLITS))]
+    selected = selected_levels(pair, paths, split)
+    return Budgets(algorithm, paths, node_budgets(pair, selected), selected)
+
+
+def closed_form(pair: DistPair, algorithm: str, paths: int = 1) -> Budgets:
+    """Budgets of any of `ALGORITHMS`; the single-path ones do not look at ``paths``. Raises InputError."""
+    _check.choice("algorithm", algorithm, ALGORITHMS)
+    _check.integer("paths (K)", paths, least=1)
+    if algorithm == "token":
+        return token_budgets(pair)
+    return bv_budgets(pair) if algorithm == "bv" else ranked_budgets(pair, paths, algorithm)
+
+
+def block_efficiency(pair: DistPair, algorithm: str, paths: int = 1) -> float | Fraction:
+    """Exact expected tokens per target call of one of `ALGORITHMS`. Raises InputError.
+
+    >>> pair = DistPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
+    >>> round(block_efficiency(pair, "pbv", paths=2), 12)
+    1.84
+    """
+    return closed_form(pair, algorithm, paths).block_efficiency
+
+
+def selected_law(pair: DistPair, paths: int, algorithm: str) -> Levels:
+    """Q*(c), the law of the path that the algorithm verifies, one (V**i,) array per level. Raises InputError."""
+    return closed_form(pair, algorithm, paths).selected
+
+
+def node_budgets(pair: DistPair, selected: Levels) -> Levels:
+    """f(cx) = min(p(x|c) f(c), Q*(cx)) top-down: block verification of a path with law ``selected``."""
+    levels = [ones(1, pair.target[0])]
+    for target, law in zip(pair.target, selected[1:], strict=True):
+        levels.append(np.minimum((levels[-1][:, None] * target).reshape(-1), law))
+    return tuple(levels)
+
+
+def child_weights(weight: Array, target: Array, q_star: Array) -> Array:
+    """w(cx) = min(1, w(c) p(x|c) / q*(x|c)), the f/Q* of children; (R,), (R, V), (R, V) to (R, V).
+
+    Where q* = 0 (a child that is never selected) the limit q* -> 0: 1 if w p > 0, else 0.
+    """
+    xp = namespace(q_star)
+    wanted = weight[:, None] * target
+    free = xp.where(wanted > 0, one(q_star), wanted)
+    limit: Array = xp.where(wanted >= q_star, free, divide(wanted, q_star, where_zero=one(q_star)))
+    return limit
+
+
+def selected_levels(
+    pair: DistPair, paths: int, split: Callable[[RankMeasure, Array, Array, Array, int], Split]
+) -> Levels:
+    """Q*(c) of every node when every node is split by ``split``."""
+    vocab_size = pair.vocab_size
+    law = [ones(1, pair.draft[0])]
+    weight, measure = law[0], whole(1, law[0])
+    for depth, (target, draft) in enumerate(zip(pair.target, pair.draft, strict=True)):
+        rows, weights, measures = [], [], []
+        for part in _chunks(len(draft), vocab_size * (2 * vocab_size + measure.mass.shape[1])):
+            done = split(compact(measure[part]), target[part], draft[part], weight[part], paths)
+            rows.append(done.q_star)
+            if depth < pair.depth - 1:
+                weights.append(child_weights(weight[part], target[part], done.q_star).reshape(-1))
+                size = len(done.q_star)
+                nodes, tokens = np.repeat(np.arange(size), vocab_size), np.tile(np.arange(vocab_size), size)
+                measures.append(compact(done.children(nodes, tokens)))
+        law.append((law[-1][:, None] * np.concatenate(rows)).reshape(-1))
+        if depth < pair.depth - 1:
+            weight, measure = np.concatenate(weights), stacked(measures)
+    return tuple(law)
+
+
+def _chunks(count: int, cells: int) -> Iterator[Any]:
+    step = max(1, CHUNK // cells)
+    for start in range(0, count, step):
+        yield slice(start, start + step)

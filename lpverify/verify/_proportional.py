@@ -1,0 +1,203 @@
+"""The proportional split: where coverage allows, a child law proportional to the target (THEORY 5.2, PBV).
+
+Lay the children out by p/q descending and let c_x be the share of the integral of phi' on x's interval. The lower
+convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k) cuts the children into groups; a group of slope r wants
+
+    q*(x|c) = r p(x|c),     r = sum of c / sum of p over the group:
+
+the lexicographically optimal base of the node's coverage polymatroid for the weights p. It is realised inside the
+group by pooling: with phibar_x = c_x / q_x the mean of phi' on x's interval and t_x = r p_x / q_x the mean that x
+needs, child x keeps the fraction lambda_x of its interval, the rest goes to the group's pool, and x gets
+(1 - lambda_x) q_x back from it. For a supposed pool mean c,
+
+    lambda_x = clip((t_x - c) / (phibar_x - c), 0, 1) where both differences have one sign, else 0,
+
+and c is, among all t_x and phibar_x of the group, the smallest with the least sum_x |q*(x|c) - q_x t_x|. If t - phibar
+changes sign once along the group this is exact, otherwise near.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lpverify._array import (
+    Array,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    one,
+    zero,
+    zeros,
+    zeros_like,
+)
+from lpverify.verify._ranks import RankMeasure, rescaled
+from lpverify.verify._splits import Layout, Split, lay_out
+
+TIE = 1e-14
+"""Relative difference of two float slopes or misfits that rounding explains; exact arithmetic needs none."""
+
+LARGEST_MEAN = 1e300
+"""Wanted means are cut here; only a target probability of 1e-300 or more times the draft's reaches it."""
+
+
+def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
+    """PBV: ``target``, ``draft`` (R, V) rows; ``weight`` is not used (see `tempered_split`).
+
+    A child's measure has m + V - 1 pieces: the node's m pieces cut by its children's intervals.
+    """
+    layout = lay_out(measure, target, draft, paths)
+    ordered, mass = layout.ordered, layout.draft
+    drafted = namespace(mass).where(mass > 0, layout.target, zero(mass))
+    group, slope = minorant_groups(ordered, drafted)
+    mean = divide(ordered, mass, where_zero=zero(mass))
+    needed = wanted_means(slope, layout.target, mass, mean)
+    kept, rest = pooling(mass, mean, needed, group)
+    same = group[:, :, None] == group[:, None, :]
+    pooled = rest * mass
+    pool = _sum_over(same, pooled)
+    pool_mean = divide(_sum_over(same, pooled * mean), pool, where_zero=zero(mass))
+    q_star = kept * ordered + pooled * pool_mean
+
+    def children(rows: Any, tokens: Any) -> RankMeasure:
+        rows, place = layout.at(rows, tokens)
+        return _from_pool(layout, group, kept, rest, divide(rest, pool, where_zero=zero(mass)), rows, place)
+
+    return Split(layout.by_token(q_star), children)
+
+
+def minorant_groups(shares: Array, target: Array) -> tuple[Array, Array]:
+    """Segments of the lower convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k), k = 0..V.
+
+    ``shares`` c and ``target`` p are (R, V) in layout order. Returns for every child the first child of its group and
+    the slope r of the segment, infinite where p = 0 at the end. Collinear segments are one group.
+
+    >>> import numpy as np
+    >>> minorant_groups(np.array([[0.125, 0.125, 0.75]]), np.array([[0.25, 0.25, 0.25]]))
+    (array([[0, 0, 2]]), array([[0.5, 0.5, 3. ]]))
+    """
+    xp = namespace(shares)
+    size = shares.shape[-1]
+    index = xp.arange(size, device=shares.device)[None, :]
+    start = xp.zeros((len(shares), 1), dtype=index.dtype, device=shares.device)
+    group, slope = start + index * 0, zeros_like(shares)
+    for _ in range(size):
+        waiting = index >= start
+        rise = xp.cumulative_sum(xp.where(waiting, shares, zero(shares)), axis=-1)
+        run = xp.cumulative_sum(xp.where(waiting, target, zero(shares)), axis=-1)
+        with ignoring_overflow():
+            steepness = divide(rise, run, where_zero=float("inf"))
+        steepness = xp.where(waiting, steepness, float("inf"))
+        least = xp.min(steepness, axis=-1, keepdims=True)
+        lowest = waiting & (steepness <= (least if is_exact(shares) else least * (1 + TIE)))
+        end = size - 1 - xp.argmax(xp.flip(xp.astype(lowest, xp.int64), axis=-1), axis=-1)[:, None]
+        member = waiting & (index <= end)
+        group = xp.where(member, start, group)
+        slope = xp.where(member, xp.take_along_axis(steepness, end, axis=-1), slope)
+        start = xp.where(start < size, end + 1, start)
+    return group, slope
+
+
+def wanted_means(slope: Array, target: Array, draft: Array, mean: Array) -> Array:
+    """t_x = r p_x / q_x; children without target mass at the end (r infinite) keep their interval, t_x = phibar_x."""
+    xp = namespace(draft)
+    unbounded = slope == float("inf")
+    finite = xp.where(unbounded, zero(draft), slope)
+    with ignoring_overflow():
+        needed = divide(finite * target, draft, where_zero=zero(draft))
+    if not is_exact(draft):
+        needed = xp.clip(needed, None, LARGEST_MEAN)
+    bounded: Array = xp.where(unbounded, mean, needed)
+    return bounded
+
+
+def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Array, Array]:
+    """lambda and 1 - lambda of every child, (R, V) each, for the best pool mean of its group.
+
+    ``draft`` q, ``mean`` phibar, ``needed`` t and ``group`` are (R, V) in layout order. Axes below: candidate, child.
+    """
+    xp = namespace(draft)
+    candidate = xp.concat([needed, mean], axis=-1)
+    same = xp.concat([group, group], axis=-1)[:, :, None] == group[:, None, :]
+    q, phibar, t = (values[:, None, :] for values in (draft, mean, needed))
+    kept, rest = _fractions(candidate[:, :, None], phibar, t)
+    pooled = xp.where(same, rest * q, zero(draft))
+    pool_mean = divide(xp.sum(pooled * phibar, axis=-1), xp.sum(pooled, axis=-1), where_zero=zero(draft))
+    miss = abs(kept * q * phibar + pooled * pool_mean[:, :, None] - q * t)
+    misfit = xp.sum(xp.where(same, miss, zero(draft)), axis=-1)
+
+    by_child = xp.permute_dims(same, (0, 2, 1))  # child, candidate
+    far = 4 * one(draft) + xp.max(misfit, axis=-1)[:, None, None]
+    misfit = xp.where(by_child, misfit[:, None, :], far)
+    least = xp.min(misfit, axis=-1, keepdims=True)
+    if not is_exact(draft):
+        least = least + TIE * _sum_over(group[:, :, None] == group[:, None, :], draft * mean)[:, :, None]
+    beyond = 1 + xp.max(candidate, axis=-1)[:, None, None]
+    best = xp.min(xp.where(misfit <= least, candidate[:, None, :], beyond), axis=-1)
+    return _fractions(best, mean, needed)
+
+
+def _fractions(pool_mean: Array, mean: Array, needed: Array) -> tuple[Array, Array]:
+    """lambda = (t - c) / (phibar - c) clipped to [0, 1], 0 where the differences differ in sign; and 1 - lambda."""
+    xp = namespace(mean)
+    wanted, offered = needed - pool_mean, mean - pool_mean
+    none, all_ = zero(mean), one(mean)
+    one_sign = ((wanted > 0) & (offered > 0)) | ((wanted < 0) & (offered < 0))
+    size, limit = abs(wanted), abs(offered)
+    inner = one_sign & (size < limit)
+    scale = xp.where(inner, limit, all_)
+    kept = xp.where(inner, size / scale, xp.where(one_sign, all_, none))
+    rest = xp.where(inner, abs(mean - needed) / scale, xp.where(one_sign, none, all_))
+    return kept, rest
+
+
+def _sum_over(same: Array, values: Array) -> Array:
+    """For every child the sum of ``values`` (R, V) over its group, ``same`` (R, V, V)."""
+    xp = namespace(values)
+    total: Array = xp.sum(xp.where(same, values[:, None, :], zero(values)), axis=-1)
+    return total
+
+
+def _from_pool(
+    layout: Layout, group: Array, kept: Array, rest: Array, returned: Array, rows: Any, place: Any
+) -> RankMeasure:
+    """Measures of E children on the atoms of their nodes: ``kept`` of the own interval and the pool's share.
+
+    ``returned`` (R, V) is (1 - lambda_y) over the mass of y's pool.
+    """
+    xp = namespace(kept)
+    above, width, mass, owner = atoms(layout)
+    above, width, mass, owner = above[rows], width[rows], mass[rows], owner[rows]
+    own = owner == place[:, None]
+    pool = xp.take_along_axis(group[rows], owner, axis=-1) == group[rows, place][:, None]
+    total = layout.draft[rows, place][:, None]
+    ordered = xp.where(own, divide(mass, total, where_zero=zero(mass)), zero(mass))
+    pooled = xp.where(pool, mass * xp.take_along_axis(returned[rows], owner, axis=-1), zero(mass))
+    share = kept[rows, place][:, None] * ordered + rest[rows, place][:, None] * pooled
+    return rescaled(above, width, xp.where(total == 0, mass, share), layout.measure.scale[rows])
+
+
+def atoms(layout: Layout) -> tuple[Array, Array, Array, Array]:
+    """Above, width, mass of the common refinement in rank order and the position of the child it belongs to.
+
+    (R, m + V - 1) each. Along the refinement every step goes to the next child, the next piece, or both, so cell (j, i)
+    with mass has slot i + j to itself.
+    """
+    xp = namespace(layout.draft)
+    count, children, pieces = layout.overlap.shape
+
+    def skewed(cells: Array) -> Array:
+        padding = zeros((count, children, children), layout.draft)
+        flat = xp.reshape(xp.concat([cells, padding], axis=-1), (count, -1))
+        rows: Array = xp.reshape(
+            flat[:, : children * (pieces + children - 1)], (count, children, pieces + children - 1)
+        )
+        return rows
+
+    used = layout.overlap > 0
+    above, width, mass = (
+        xp.sum(skewed(xp.where(used, cells, zero(cells))), axis=-2)
+        for cells in (layout.above, layout.width, layout.overlap)
+    )
+    owner = xp.argmax(xp.astype(skewed(layout.overlap) > 0, xp.int64), axis=-2)
+    return above, width, mass, owner
