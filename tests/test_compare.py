@@ -1,0 +1,163 @@
+"""Comparison with the optimum, the best single ranking, and one position's balance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import combinations, permutations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lpverify._array import total
+from lpverify._check import InputError
+from lpverify.dist import make
+from lpverify.dist.pair import DistPair
+from lpverify.exact import ranking
+from lpverify.exact.balance import balance, parse_prefix
+from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selected_leaf_law
+from lpverify.lp import single_path
+from lpverify.lp.coverage import node_relaxation, phi
+from lpverify.problem import VerifyProblem, load_problem
+
+REFERENCE = Path(__file__).parent / "data" / "reference"
+
+
+def reference(name: str) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((REFERENCE / f"{name}.json").read_text())["block_efficiency"]
+    return values
+
+
+def cases() -> Iterator[tuple[str, int]]:
+    for file in sorted(REFERENCE.glob("*.json")):
+        for paths in reference(file.stem)["paths"]:
+            yield file.stem, int(paths)
+
+
+# best single ranking
+
+
+def test_law_of_the_best_ranked_path_by_enumeration() -> None:
+    mass = np.array([0.1, 0.4, 0.3, 0.2])
+    for order in permutations(range(4)):
+        rank = {leaf: i for i, leaf in enumerate(order)}
+        expected = np.zeros(4)
+        for drawn in product(range(4), repeat=3):
+            expected[min(drawn, key=rank.__getitem__)] += mass[list(drawn)].prod()
+        law = selected_leaf_law(mass, np.array([order]), 3)[0]
+        np.testing.assert_allclose(law, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("paths", [1, 2, 5, 64])
+def test_law_is_a_vertex_of_the_coverage_polymatroid(paths: int) -> None:
+    """Q*(A) <= phi(Q(A)) for every set of leaves, with equality for the best ranked ones; positive to 1e-300."""
+    mass = np.array([0.5, 1e-300, 0.3, 0.2, 1e-17])
+    order = np.array([[2, 4, 0, 1, 3]])
+    law = selected_leaf_law(mass, order, paths)[0]
+    assert law[1] == pytest.approx(paths * 1e-300 * float(mass[[3]].sum()) ** (paths - 1), rel=1e-12, abs=0)
+    for size in range(1, 6):
+        np.testing.assert_allclose(law[order[0, :size]].sum(), phi(mass[order[0, :size]].sum(), paths), rtol=1e-14)
+        for subset in combinations(range(5), size):
+            assert law[list(subset)].sum() <= phi(mass[list(subset)].sum(), paths) * (1 + 1e-14)
+
+
+def test_one_path_makes_every_order_block_verification() -> None:
+    pair = make.dirichlet(3, 2, seed=5)
+    expected = single_path.solve(pair).value
+    orders = np.array([np.random.default_rng(i).permutation(9) for i in range(5)])
+    np.testing.assert_allclose(evaluate_orders(pair, orders, 1), expected, rtol=1e-14)
+    assert best_ranking(VerifyProblem(pair)).block_efficiency == pytest.approx(expected, rel=1e-14)
+
+
+def test_one_step_by_hand() -> None:
+    """p = (.3, .7), q = (.5, .5), K = 2: token 1 first gives Q* = (.25, .75) and 1.95, token 0 first 1.55; optimum 2."""
+    problem = VerifyProblem(DistPair.from_levels([[[0.3, 0.7]]], [[[0.5, 0.5]]]), 2)
+    np.testing.assert_allclose(evaluate_orders(problem.pair, np.array([[1, 0], [0, 1]]), 2), [1.95, 1.55], rtol=1e-15)
+    best = best_ranking(problem)
+    assert (best.order.tolist(), best.orders_tried, best.complete) == ([1, 0], 2, True)
+
+
+@pytest.mark.parametrize(("name", "paths"), list(cases()))
+def test_ranking_lies_between_gbv_and_the_optimum(name: str, paths: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "ALL_ORDERS", 6)  # 9 leaves take half a second
+    problem = load_problem(name, paths=paths)
+    values = reference(name)["paths"][str(paths)]
+    pair = problem.pair.floats
+    assert evaluate_orders(pair, greedy_order(pair)[None], paths)[0] == pytest.approx(values["gbv"], abs=1e-9)
+    best = best_ranking(problem, effort=200_000)
+    assert values["gbv"] - 1e-12 <= best.block_efficiency <= values["multi_path_optimum"][1] + 1e-9
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_local_search_finds_the_best_of_all_orders(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = VerifyProblem(make.dirichlet(2, 3, seed=seed), 3)
+    best = best_ranking(problem)
+    assert (best.complete, best.orders_tried) == (True, 40320)
+    monkeypatch.setattr(ranking, "ALL_ORDERS", 0)
+    found = best_ranking(problem, seed=seed)
+    assert not found.complete
+    assert found.orders_tried * 8 <= ranking.EFFORT
+    assert found.block_efficiency == pytest.approx(best.block_efficiency, abs=1e-9)
+    assert found.block_efficiency == best_ranking(problem, seed=seed).block_efficiency
+
+
+def test_impossible_leaves_are_not_ranked() -> None:
+    problem = VerifyProblem(load_problem("zero-draft-mass").pair, 2)
+    best = best_ranking(problem)
+    assert best.complete
+    assert (problem.pair.draft_paths[-1][best.order] > 0).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([(2, 3), (3, 2), (4, 1)]))
+def test_moves_are_permutations(seed: int, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(seed)
+    pair = make.dirichlet(*size, seed=0)
+    order = rng.permutation(size[0] ** size[1])[: rng.integers(2, size[0] ** size[1] + 1)]
+    moved = ranking._move(order, pair, rng)
+    assert sorted(moved) == sorted(order)
+
+
+# one position
+
+
+def rational_rows(size: int) -> st.SearchStrategy[list[Fraction]]:
+    counts = st.lists(st.integers(0, 6), min_size=size, max_size=size).filter(any)
+    return counts.map(lambda row: [Fraction(n, sum(row)) for n in row])
+
+
+@given(st.integers(1, 5).flatmap(lambda size: st.tuples(rational_rows(size), rational_rows(size))))
+def test_balance_identities(rows: tuple[list[Fraction], list[Fraction]]) -> None:
+    p, q = rows
+    result = balance(DistPair.from_levels([np.array([p])], [np.array([q])]))
+    assert result.emitted.tolist() == p
+    assert result.law_error == 0
+    assert result.accepted_mass + result.rejected_mass == 1
+    assert result.residual.sum() == result.rejected_mass
+    assert (result.accepted + result.residual).tolist() == p
+    assert result.naive.sum() == 1
+    wrong = result.rejected_mass * sum(abs(a - m) for a, m in zip(result.residual / (result.rejected_mass or 1), p, strict=True)) / 2
+    assert result.naive_law_error == (wrong if result.rejected_mass else 0)
+
+
+def test_balance_of_the_naive_correction() -> None:
+    result = balance(load_problem("one-position").pair)
+    assert result.naive.tolist() == [Fraction(7, 25), Fraction(1, 2), Fraction(11, 50)]
+    assert result.naive_law_error == Fraction(2, 25)
+    assert result.accepted.tolist() == [Fraction(1, 5), Fraction(3, 10), Fraction(1, 10)]
+
+
+def test_balance_reads_the_row_of_its_prefix() -> None:
+    pair = make.dirichlet(3, 3, seed=1)
+    assert balance(pair, (2, 1)).target.tolist() == pair.target[2][7].tolist()
+    assert parse_prefix(pair, " 2  1 ") == (2, 1)
+    with pytest.raises(InputError, match="at most 2"):
+        balance(pair, (0, 0, 0))
+    with pytest.raises(InputError, match="0..2"):
+        balance(pair, (3,))
+    with pytest.raises(InputError, match="'x'"):
+        parse_prefix(pair, "0 x")
