@@ -15,8 +15,8 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
     A link is followed; a device or a pipe is written to directly, there is nothing to replace. Raises InputError when
     the path cannot be written; an existing file is then untouched.
     """
-    target = Path(os.path.realpath(path))
     try:
+        target = Path(os.path.realpath(path))
         if target.is_file() or not target.exists():
             _replace(target, content)
         else:

@@ -31,9 +31,7 @@ class Problem(Protocol):
     def description(self) -> str: ...
 
 
-def load_problem(
-    source: str | os.PathLike[str], *, normalize: bool = False, rational: bool = False
-) -> ProblemFile:
+def load_problem(source: str | os.PathLike[str], *, normalize: bool = False, rational: bool = False) -> ProblemFile:
     """Read a problem file, or the built-in example of that name.
 
     An example's name wins over a file of the same name; write ``./NAME`` for the file. ``normalize`` divides every row
@@ -44,13 +42,13 @@ def load_problem(
     >>> load_problem("one-position").pair.target[0].tolist()
     [[Fraction(1, 5), Fraction(1, 2), Fraction(3, 10)]]
     """
-    name = os.fspath(source)
+    where = os.fspath(source) or '""'
     if isinstance(source, str) and source in example_names():
-        document, stem = _decode(_example(source).read_bytes(), source), source
+        content, name = _example(source).read_bytes(), source
     else:
-        path = Path(source)
-        document, stem = _decode(_read(path), name), path.stem
-    return parse_problem(document, name, name=stem, normalize=normalize, rational=rational)
+        content, name = _read(source, where), Path(source).stem
+    document = _decode(content, where)
+    return parse_problem(document, where, name=name, normalize=normalize, rational=rational)
 
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
@@ -86,22 +84,22 @@ def _example(name: str) -> Any:
     return _directory() / f"{name}.json"
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str | os.PathLike[str], where: str) -> bytes:
     """The file's bytes; never more than MAX_FILE_BYTES, so that a device cannot fill the memory."""
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             content = b"" if size > MAX_FILE_BYTES else stream.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        close = difflib.get_close_matches(os.fspath(path), example_names(), n=1)
-        hint = f" (did you mean {close[0]}?)" if close else " (see `lpverify examples`)"
-        raise _check.fail(os.fspath(path), got="no such file", expected=f"a problem file or example{hint}") from None
+        close = difflib.get_close_matches(where, example_names(), n=1)
+        hint = f"did you mean {close[0]}?" if close else "see `lpverify examples`"
+        raise _check.fail(where, got="no such file", expected=f"a problem file or an example ({hint})") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
-        raise _check.fail(os.fspath(path), got=reason, expected="a readable problem file") from error
+        raise _check.fail(where, got=reason, expected="a readable problem file") from error
     if max(size, len(content)) > MAX_FILE_BYTES:
         limit = f"{MAX_FILE_BYTES} bytes"
-        raise _check.too_large(os.fspath(path), size="the file", limit=limit, instead="use a smaller one")
+        raise _check.too_large(where, size="the file", limit=limit, instead="use a smaller one")
     return content
 
 

@@ -213,7 +213,9 @@ def _number(entry: Any, exact: bool) -> Fraction | float | str:
     if type(entry) is float:
         if entry != entry:
             return "NaN"
-        return entry + 0.0 if abs(entry) <= _LARGEST else f"{entry}, infinite or nearly so"  # + 0.0: no negative zero
+        if abs(entry) > _LARGEST:
+            return f"{_shown(entry)}, a number too large"
+        return entry + 0.0  # no negative zero
     if type(entry) is int:
         value = Fraction(entry)
     elif type(entry) is str:
