@@ -81,3 +81,23 @@ class LpSolution:
     def gap(self) -> float:
         """Certified width, ``upper_bound - lower_bound``."""
         return self.upper_bound - self.lower_bound
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One algorithm evaluated exactly on one problem (`lpverify.exact.evaluate`); Fractions for rational problems.
+
+    ``accepted`` (L+1,): Pr(tau >= i) for i = 0..L, tau the number of accepted drafted tokens. ``law`` (V**(L+1),): law
+    of the first L+1 tokens when the target continues after the emitted one, in lexicographic order; ``law_error`` its
+    total variation to the target's, 0 for a lossless algorithm. They are None where only the value was computed in
+    closed form. ``terms``: how many drafts, drafted tuples or nodes were summed over.
+    """
+
+    algorithm: str
+    paths: int
+    block_efficiency: float | Fraction
+    method: str  # "enumeration", "recursion" or "closed form"
+    terms: int
+    accepted: Array | None = None
+    law: Array | None = None
+    law_error: float | Fraction | None = None

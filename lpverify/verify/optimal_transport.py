@@ -38,7 +38,7 @@ MAX_SETS = 5_000
 
 @dataclass(frozen=True, eq=False)
 class TransportRule:
-    """An optimal coupling at one node: for every set of drafted tokens its relative flow to each token, and its slack."""
+    """An optimal coupling at one node: for every set of drafted tokens its relative flow to each, and its slack."""
 
     shares: dict[frozenset[int], tuple[tuple[int, ...], Array, Any]]  # tokens, F(S, .) / pi(S), 1 - their sum
     otherwise: Array  # (V,), host

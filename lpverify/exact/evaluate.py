@@ -1,0 +1,135 @@
+"""Exact evaluation of a verifier: block efficiency, accepted lengths, the emitted law and its distance to the target.
+
+Three methods, which agree where they overlap:
+
+* ``"enumeration"``: the verifier's `StopLaw` summed over all drafts with their exact probabilities: multisets of K
+  leaves, or ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes.
+* ``"recursion"``: on (node, number of paths through it), for tree walkers and Traversal (`lpverify.exact.recursion`).
+* ``"closed form"``: node budgets (`lpverify.exact.budgets`), the value only.
+
+The first two give the emitted mass of every (stop node, next token). Continued by the target this is the law of the
+first L+1 tokens; a verifier is lossless when it equals the target's. Everything is exact for rational problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from lpverify import _check
+from lpverify._array import Array, Levels
+from lpverify.dist import drafts
+from lpverify.dist.pair import DistPair, path_probabilities
+from lpverify.dist.view import TreeView, level_index
+from lpverify.exact import recursion
+from lpverify.problem import VerifyProblem
+from lpverify.result import Evaluation
+from lpverify.verify import Verifier, verifier
+from lpverify.verify.traversal import traversal_law
+
+METHODS = ("auto", "enumeration", "recursion", "closed form")
+MAX_DRAFTS = 20_000
+"""Most drafts (multisets or ordered tuples of paths) that are enumerated: up to about 20 seconds in floats."""
+
+
+def evaluate(
+    problem: VerifyProblem, algorithm: Verifier | str, *, method: str = "auto", max_terms: int | None = None
+) -> Evaluation:
+    """Evaluate a verifier (or the one of that name) on ``problem``.
+
+    ``method`` is one of `METHODS`; ``"auto"`` takes the recursion where there is one, else enumeration up to
+    ``max_terms`` terms, else the closed form. Raises InputError for an unknown name or a method that the verifier has
+    not, SizeError beyond ``max_terms`` (default: the limit of the method).
+
+    >>> from lpverify.dist.pair import DistPair
+    >>> coin = DistPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> round(evaluate(VerifyProblem(coin, paths=2), "specinfer").block_efficiency, 6)
+    1.79
+    """
+    _check.choice("method", method, METHODS)
+    checked = verifier(algorithm) if isinstance(algorithm, str) else algorithm
+    paths = 1 if checked.first_path_only else problem.paths
+    recursive = checked.node_rule is not None or checked.law is traversal_law
+    if method == "auto":
+        method = "recursion" if recursive else "enumeration"
+    if method == "recursion" and not recursive:
+        raise _check.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
+    if method == "enumeration":
+        masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
+    elif checked.node_rule is not None:
+        limit = max_terms or recursion.MAX_TUPLES
+        masses, terms = recursion.walker_masses(problem.pair, checked.node_rule, paths, limit)
+    else:
+        masses, terms = recursion.traversal_masses(problem.pair, paths, max_terms or recursion.MAX_VISITS)
+    return _evaluation(problem, checked.name, masses, terms, method)
+
+
+def enumerated_masses(
+    pair: DistPair, algorithm: Verifier, paths: int, max_terms: int = MAX_DRAFTS
+) -> tuple[Levels, int]:
+    """Emitted masses (see `lpverify.exact.recursion`) summed over all drafts, and their number. Raises SizeError."""
+    leaves = int((pair.draft_paths[-1] > 0).sum())
+    count = drafts.count_ordered if algorithm.path_order else drafts.count_multisets
+    terms = count(leaves, paths)
+    if terms > max_terms:
+        kind = "ordered tuples" if algorithm.path_order else "multisets"
+        raise _check.too_large(
+            f"enumeration of {paths} paths over {leaves} leaves for {algorithm.name}",
+            size=f"{terms} {kind}",
+            limit=str(max_terms),
+            instead=_instead(algorithm),
+        )
+    emitted = recursion.no_masses(pair)
+    every: Iterable[drafts.Draft]
+    every = drafts.ordered_drafts(pair, paths) if algorithm.path_order else drafts.draft_multisets(pair, paths)
+    for draft in every:
+        view = TreeView.from_pair(pair, draft.paths)
+        law = algorithm(view)
+        index = level_index(view.parent, view.token, pair.vocab_size)
+        for node in np.flatnonzero(law.stop > 0).tolist():
+            emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_law(node)
+    return emitted, terms
+
+
+def emitted_law(pair: DistPair, emitted: Levels) -> Array:
+    """Law of the first L+1 tokens, shape (V**(L+1),), when the target continues after each emitted token."""
+    begun = emitted[0].reshape(-1)
+    for rows, stopped in zip((*pair.target[1:], pair.bonus_rows), emitted[1:], strict=True):
+        begun = (begun[:, None] * rows + stopped).reshape(-1)
+    return begun
+
+
+def total_variation(first: Array, second: Array) -> Any:
+    """Half the sum of absolute differences of two laws."""
+    return abs(first - second).sum() / 2
+
+
+def _evaluation(problem: VerifyProblem, name: str, masses: Levels, terms: int, method: str) -> Evaluation:
+    pair = problem.pair
+    stopping = [level.sum() for level in masses]
+    accepted = np.cumsum(np.array(stopping, dtype=masses[0].dtype)[::-1])[::-1]
+    law = emitted_law(pair, masses)
+    target = path_probabilities((*pair.target, pair.bonus_rows))[-1]
+    return Evaluation(
+        algorithm=name,
+        paths=problem.paths,
+        block_efficiency=_scalar(1 + accepted[1:].sum()),
+        method=method,
+        terms=terms,
+        accepted=accepted,
+        law=law,
+        law_error=_scalar(total_variation(law, target)),
+    )
+
+
+def _scalar(value: Any) -> float | Fraction:
+    return value if isinstance(value, Fraction) else float(value)
+
+
+def _instead(algorithm: Verifier) -> str:
+    if algorithm.node_rule is not None or algorithm.law is traversal_law:
+        return 'use method="recursion"'
+    return "use fewer paths or a smaller tree"
