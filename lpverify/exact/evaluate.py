@@ -24,7 +24,7 @@ from lpverify._array import Array, Levels
 from lpverify.dist import drafts
 from lpverify.dist.pair import DistPair, path_probabilities
 from lpverify.dist.view import TreeView, level_index
-from lpverify.exact import recursion
+from lpverify.exact import budgets, recursion
 from lpverify.problem import VerifyProblem
 from lpverify.result import Evaluation
 from lpverify.verify import Verifier, verifier
@@ -53,10 +53,18 @@ def evaluate(
     checked = verifier(algorithm) if isinstance(algorithm, str) else algorithm
     paths = 1 if checked.first_path_only else problem.paths
     recursive = checked.node_rule is not None or checked.law is traversal_law
-    if method == "auto":
-        method = "recursion" if recursive else "enumeration"
+    closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
     if method == "recursion" and not recursive:
         raise _check.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
+    if method == "closed form" and not closed:
+        expected = "one of " + ", ".join(budgets.ALGORITHMS)
+        raise _check.fail("method", got=f"closed form for {checked.name}", expected=expected)
+    if method == "auto":
+        fits = draft_count(problem.pair, checked, paths) <= (max_terms or MAX_DRAFTS)
+        method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
+    if method == "closed form":
+        value = budgets.block_efficiency(problem.pair, checked.name, paths)
+        return Evaluation(checked.name, problem.paths, value, method, problem.pair.nodes)
     if method == "enumeration":
         masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
     elif checked.node_rule is not None:
@@ -71,13 +79,11 @@ def enumerated_masses(
     pair: DistPair, algorithm: Verifier, paths: int, max_terms: int = MAX_DRAFTS
 ) -> tuple[Levels, int]:
     """Emitted masses (see `lpverify.exact.recursion`) summed over all drafts, and their number. Raises SizeError."""
-    leaves = int((pair.draft_paths[-1] > 0).sum())
-    count = drafts.count_ordered if algorithm.path_order else drafts.count_multisets
-    terms = count(leaves, paths)
+    terms = draft_count(pair, algorithm, paths)
     if terms > max_terms:
         kind = "ordered tuples" if algorithm.path_order else "multisets"
         raise _check.too_large(
-            f"enumeration of {paths} paths over {leaves} leaves for {algorithm.name}",
+            f"enumeration of {paths} paths of {pair.depth} out of {pair.vocab_size} tokens for {algorithm.name}",
             size=f"{terms} {kind}",
             limit=str(max_terms),
             instead=_instead(algorithm),
@@ -92,6 +98,12 @@ def enumerated_masses(
         for node in np.flatnonzero(law.stop > 0).tolist():
             emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_law(node)
     return emitted, terms
+
+
+def draft_count(pair: DistPair, algorithm: Verifier, paths: int) -> int:
+    """How many drafts `enumerated_masses` sums over."""
+    leaves = int((pair.draft_paths[-1] > 0).sum())
+    return drafts.count_ordered(leaves, paths) if algorithm.path_order else drafts.count_multisets(leaves, paths)
 
 
 def emitted_law(pair: DistPair, emitted: Levels) -> Array:
@@ -132,4 +144,6 @@ def _scalar(value: Any) -> float | Fraction:
 def _instead(algorithm: Verifier) -> str:
     if algorithm.node_rule is not None or algorithm.law is traversal_law:
         return 'use method="recursion"'
+    if algorithm.name in budgets.ALGORITHMS:
+        return 'use method="closed form" for the value without the law'
     return "use fewer paths or a smaller tree"
