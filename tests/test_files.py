@@ -377,7 +377,9 @@ def test_round_trip_of_every_example(name: str, tmp_path: Path) -> None:
 def test_round_trip_is_bit_exact(vocab: int, depth: int, seed: int, family: Any, tmp_path: Path) -> None:
     pair = family(vocab, depth, seed)
     save_problem(VerifyProblem(pair, 3, "name", "text"), tmp_path / "x.json")
-    assert_same(load_problem(tmp_path / "x.json").pair, pair)
+    again = load_problem(tmp_path / "x.json").pair
+    assert_same(again, pair)
+    assert (again.bonus_rows == pair.bonus_rows).all()
 
 
 def test_saved_tables_use_the_shortest_kind() -> None:
