@@ -47,14 +47,18 @@ def best_rho(target: Array, draft: Array, count: int) -> Any:
     if is_exact(target):
         return _rational_rho(target, draft, count)
     xp = namespace(target)
+
+    def fits(rho: Any) -> Any:
+        return _gamma(xp.minimum(draft, target / rho).sum(), count) <= rho
+
     low = target[0] * 0 + 1
-    high = low * count
     if count == 1:
-        return high
+        return low
+    high = xp.where(fits(low), low, low * count)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        fits = _gamma(xp.minimum(draft, target / middle).sum(), count) <= middle
-        low, high = xp.where(fits, low, middle), xp.where(fits, middle, high)
+        found = fits(middle)
+        low, high = xp.where(found, low, middle), xp.where(found, middle, high)
     return high
 
 
