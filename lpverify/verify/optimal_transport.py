@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from lpverify import _check
-from lpverify._array import Array, on_device, one, to_host, zero
+from lpverify._array import Array, ignoring_overflow, on_device, one, to_host, zero
 from lpverify.dist.view import TreeView
 from lpverify.verify._residual import residual_law
 from lpverify.verify._walk import walk_law
@@ -67,7 +67,8 @@ def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
             limit=f"{MAX_SETS}",
             instead="use spectr or specinfer, or fewer paths or tokens",
         )
-    tokens.sort(key=lambda x: (-p[x] / q[x], -p[x], x))
+    with ignoring_overflow():
+        tokens.sort(key=lambda x: (-p[x] / q[x], -p[x], x))
     supply = set_probabilities([q[x] for x in tokens], count)
     sets = sorted(supply)
     flow, slack, left = max_flow(sets, [supply[s] for s in sets], [p[x] for x in tokens])

@@ -1,0 +1,267 @@
+"""Exact evaluation: losslessness, three methods that agree, reference values, and faults that must show."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_pair
+
+from lpverify._array import as_float, zeros
+from lpverify._check import InputError, SizeError
+from lpverify.dist import make
+from lpverify.dist.pair import DistPair
+from lpverify.dist.view import TreeView
+from lpverify.exact import budgets
+from lpverify.exact.evaluate import evaluate
+from lpverify.problem import VerifyProblem
+from lpverify.verify import VERIFIERS, StopLaw, Verifier, verifier
+from lpverify.verify._residual import positive_part, residual_law
+from lpverify.verify._walk import SequentialRule
+from lpverify.verify.block import block_law
+from lpverify.verify.specinfer import node_rule as specinfer_rule
+from lpverify.verify.traversal import traversal_law
+
+NAMES = tuple(name for name in VERIFIERS if name != "policy")
+RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).law is traversal_law)
+
+
+def fractions(text: str) -> list[Fraction]:
+    return [Fraction(x) for x in text.split()]
+
+
+def permuted(pair: DistPair, order: list[int]) -> DistPair:
+    """The same laws with tokens renamed, in float or Fraction."""
+
+    def rename(levels: Any) -> list[Any]:
+        renamed = []
+        for i, rows in enumerate(levels):
+            cube = rows.reshape((pair.vocab_size,) * (i + 1))
+            renamed.append(cube[np.ix_(*[order] * (i + 1))].reshape(rows.shape))
+        return renamed
+
+    return DistPair.from_levels(rename(pair.target), rename(pair.draft))
+
+
+EXACT = {
+    "S5": iid_pair(fractions(".2 .4 .4"), fractions(".1 .1 .8"), 2),
+    "S6a": iid_pair(fractions(".5 .3 .2 0"), fractions(".5 .3 .2 0"), 1),
+    "S6c": iid_pair(fractions(".3 .7"), fractions(".5 .5"), 2),
+    "S8": iid_pair(fractions(".2 .4 .4"), fractions(".6 .3 .1"), 1),
+    "S10": iid_pair(fractions(".1 .2 .3 .1 .1 .2"), fractions(".4 .3 .2 .1 0 0"), 1),
+    "coin": iid_pair(fractions("1/4 3/4"), fractions("3/5 2/5"), 2),
+    "one token": iid_pair([Fraction(1)], [Fraction(1)], 2),
+    "one-hot": iid_pair(fractions("0 1 0"), fractions("1/2 1/3 1/6"), 2),
+    "disjoint": iid_pair(fractions("1/3 2/3 0 0"), fractions("0 0 1/5 4/5"), 2),
+    "ties": make.rational(3, 2, seed=1, denominator=5),
+    "zeros": rational_pair(3, 2, seed=7, denominator=3),
+    "deep": make.rational(2, 3, seed=5, denominator=4),
+}
+
+
+@pytest.mark.parametrize("paths", [1, 2])
+@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("name", NAMES)
+def test_emitted_law_is_the_target_in_fractions(name: str, case: str, paths: int) -> None:
+    result = evaluate(VerifyProblem(EXACT[case], paths), name, method="enumeration")
+    assert result.law_error == 0
+    assert isinstance(result.block_efficiency, Fraction)
+    assert result.accepted is not None
+    assert result.accepted[0] == 1
+    assert result.block_efficiency == result.accepted.sum()
+    assert (np.diff(result.accepted) <= 0).all()
+
+
+@pytest.mark.parametrize("case", ["S8", "coin", "S6c"])
+@pytest.mark.parametrize("name", NAMES)
+def test_three_paths_in_fractions(name: str, case: str) -> None:
+    assert evaluate(VerifyProblem(EXACT[case], 3), name, method="enumeration").law_error == 0
+
+
+@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("name", RECURSIVE)
+def test_recursion_is_enumeration(name: str, case: str) -> None:
+    """Equal fractions, the whole law and all accepted lengths."""
+    problem = VerifyProblem(EXACT[case], 2)
+    first, second = (evaluate(problem, name, method=method) for method in ("recursion", "enumeration"))
+    assert (first.method, second.method) == ("recursion", "enumeration")
+    assert (first.law == second.law).all()
+    assert (first.accepted == second.accepted).all()
+
+
+@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("name", [n for n in NAMES if n in budgets.ALGORITHMS])
+def test_closed_form_is_enumeration(name: str, case: str) -> None:
+    problem = VerifyProblem(EXACT[case], 2)
+    first, second = (evaluate(problem, name, method=method) for method in ("closed form", "enumeration"))
+    assert first.block_efficiency == second.block_efficiency
+    assert first.law is None
+
+
+@pytest.mark.parametrize("kind", make.ADVERSARIAL_KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_emitted_law_is_the_target_in_floats(name: str, kind: str) -> None:
+    """Zero masses, ties, one-hot rows, subnormal probabilities; nothing of target probability 0 is ever emitted."""
+    pair = make.adversarial(kind, 3, 2, seed=3)
+    result = evaluate(VerifyProblem(pair, 2), name, method="enumeration")
+    assert result.law_error is not None
+    assert result.law_error <= 1e-12
+    target = evaluate(VerifyProblem(pair, 1), "nss").law
+    assert result.law is not None
+    assert target is not None
+    assert (result.law[target == 0] == 0).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 5), st.integers(1, 2), st.integers(1, 2), st.integers(0, 10**6), st.sampled_from(NAMES))
+def test_emitted_law_is_the_target_on_random_tables(size: int, depth: int, paths: int, seed: int, name: str) -> None:
+    pair = random_pair(size, depth, seed, alpha=0.4)
+    result = evaluate(VerifyProblem(pair, paths), name, method="enumeration")
+    assert result.law_error is not None
+    assert result.law_error <= 1e-12
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations([0, 1, 2]), st.integers(0, 10**6), st.sampled_from(("nss", "specinfer", "spectr", "ot")))
+def test_relabelling_tokens_changes_nothing(order: list[int], seed: int, name: str) -> None:
+    pair = random_pair(3, 2, seed, alpha=1.0)
+    first = evaluate(VerifyProblem(pair, 2), name).accepted
+    second = evaluate(VerifyProblem(permuted(pair, order), 2), name).accepted
+    np.testing.assert_allclose(as_float(first), as_float(second), atol=1e-12)
+
+
+@pytest.mark.parametrize("paths", [1, 2, 3])
+def test_equal_laws_accept_everything(paths: int) -> None:
+    for name in NAMES:
+        if name not in ("nss", "gbv"):
+            problem = VerifyProblem(EXACT["S6a"], paths)
+            assert evaluate(problem, name).block_efficiency == 2 if name != "spectr" or paths == 1 else True
+
+
+def test_known_values() -> None:
+    """Block efficiency 1 + 26/25 of BV and 1 + 24/25 of the token rule (S5); SpecInfer's 37/50 (S8)."""
+    assert evaluate(VerifyProblem(EXACT["S5"]), "bv").block_efficiency == 1 + Fraction(26, 25)
+    assert evaluate(VerifyProblem(EXACT["S5"]), "token").block_efficiency == 1 + Fraction(24, 25)
+    assert evaluate(VerifyProblem(EXACT["S8"], 2), "specinfer").block_efficiency == 1 + Fraction(37, 50)
+    assert evaluate(VerifyProblem(EXACT["S6c"], 2), "ot").accepted.tolist()[:2] == [1, 1]
+    assert evaluate(VerifyProblem(EXACT["coin"]), "bv").block_efficiency == Fraction("2.16")
+    assert evaluate(VerifyProblem(EXACT["coin"]), "token").block_efficiency == Fraction("2.0725")
+
+
+# wrong verifiers must show
+
+
+def test_block_acceptance_with_the_token_residual_is_caught() -> None:
+    """S5: total variation exactly 1/50, P(2, 0) = .10 and P(2, 1) = .14, the first token's marginal exact."""
+
+    def faulty(view: TreeView) -> StopLaw:
+        law = block_law(view)
+
+        def rows(node: int) -> Any:
+            if node >= view.inner:
+                return law.rows(node)
+            return residual_law(positive_part(view.target[node] - view.draft[node]), view.target[node])
+
+        return StopLaw(view, law.stop, rows)
+
+    pair = EXACT["S5"]
+    result = evaluate(VerifyProblem(pair), Verifier("bv", faulty))
+    assert result.law is not None
+    two = result.law.reshape(9, 3).sum(axis=1).reshape(3, 3)
+    assert abs(two - np.outer(pair.target[0][0], pair.target[0][0])).sum() / 2 == Fraction(1, 50)
+    assert (two[2, 0], two[2, 1]) == (Fraction(1, 10), Fraction(7, 50))
+    assert (two.sum(axis=1) == pair.target[0][0]).all()
+    with pytest.raises(InputError, match="closed form for bv"):
+        evaluate(VerifyProblem(pair), Verifier("bv", faulty), method="closed form")
+
+
+def test_merged_repeats_are_caught() -> None:
+    """S8: law (.2, .46, .34) of the first token, total variation .06."""
+
+    class Merged:
+        def __init__(self, target: Any, draft: Any, count: int) -> None:
+            self.rules = [specinfer_rule(target, draft, k) for k in range(1, count + 1)]
+
+        def conditional(self, drafted: Any) -> Any:
+            distinct = [list(dict.fromkeys(row)) for row in np.asarray(drafted).tolist()]
+            return np.concatenate([self.rules[len(row) - 1].conditional([row]) for row in distinct])
+
+    wrong = Verifier("merged", traversal_law, node_rule=Merged)
+    result = evaluate(VerifyProblem(EXACT["S8"], 2), wrong, method="recursion")
+    assert result.law_error == Fraction("0.06")
+    assert result.law is not None
+    assert result.law.reshape(3, 3).sum(axis=1).tolist() == fractions(".2 .46 .34")
+
+
+def test_fresh_sample_on_a_mismatch_is_caught() -> None:
+    """S2: "accept if equal to a target sample", but a fresh sample otherwise: (.264, .408, .328)."""
+
+    class Fresh(SequentialRule):
+        def conditional(self, drafted: Any) -> Any:
+            hit = self.otherwise[np.asarray(drafted)[:, 0]]
+            law = zeros((len(hit), 3), hit) + (1 - hit)[:, None] * self.otherwise
+            law[range(len(hit)), np.asarray(drafted)[:, 0]] += hit
+            return law
+
+    wrong = Verifier("fresh", traversal_law, node_rule=lambda p, q, k: Fresh(zeros((k, 3), p), p))
+    law = evaluate(VerifyProblem(EXACT["S8"]), wrong, method="recursion").law
+    assert law is not None
+    assert law.reshape(3, 3).sum(axis=1).tolist() == fractions(".264 .408 .328")
+
+
+def test_traversal_needs_the_order_of_first_appearance() -> None:
+    """Children in the order of token ids: the law breaks."""
+
+    def by_token(view: TreeView) -> StopLaw:
+        turned = TreeView.build(sorted(view.paths.tolist()), view.target, view.draft)
+        return traversal_law(turned)
+
+    pair = iid_pair(fractions(".2 .4 .4"), fractions(".6 .3 .1"), 1)
+    problem = VerifyProblem(pair, 2)
+    assert evaluate(problem, Verifier("sorted", by_token), method="enumeration").law_error > 0
+    assert evaluate(problem, "traversal").law_error == 0
+
+
+# sizes and methods
+
+
+def test_refused_sizes_name_the_way_out() -> None:
+    pair = random_pair(4, 3, seed=0)
+    with pytest.raises(SizeError, match='262144 ordered tuples is more than 20000; use method="recursion"'):
+        evaluate(VerifyProblem(pair, 3), "specinfer", method="enumeration")
+    with pytest.raises(SizeError, match="recursion on \\(node, k\\) with 3 paths: 1764 tuples"):
+        evaluate(VerifyProblem(pair, 3), "specinfer", max_terms=1000)
+    with pytest.raises(SizeError, match="recursion of traversal with 3 paths"):
+        evaluate(VerifyProblem(pair, 3), "traversal", max_terms=1000)
+    with pytest.raises(InputError, match="recursion for bv, expected a tree walker or traversal"):
+        evaluate(VerifyProblem(pair, 3), "bv", method="recursion")
+    with pytest.raises(InputError, match="method: got 'guess'"):
+        evaluate(VerifyProblem(pair, 3), "bv", method="guess")
+
+
+def test_closed_form_takes_over_where_enumeration_is_too_large() -> None:
+    pair = random_pair(4, 2, seed=0)
+    small, large = (evaluate(VerifyProblem(pair), "bv", max_terms=terms) for terms in (16, 15))
+    assert (small.method, large.method) == ("enumeration", "closed form")
+    assert small.block_efficiency == pytest.approx(large.block_efficiency, abs=1e-13)
+
+
+# stored values
+
+
+@pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
+def test_reference_values(path: Any) -> None:
+    pair, expected = reference_pair(path)
+    for name in ("token", "bv"):
+        if name in expected:
+            assert evaluate(VerifyProblem(pair), name).block_efficiency == pytest.approx(expected[name], abs=1e-7)
+    for paths, values in expected["paths"].items():
+        for name in NAMES:
+            if name in values:
+                result = evaluate(VerifyProblem(pair, int(paths)), name, max_terms=None if name in RECURSIVE else 400)
+                assert result.block_efficiency == pytest.approx(values[name], abs=1e-7), (name, paths)
+                assert result.law_error is None or result.law_error <= 1e-12
