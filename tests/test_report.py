@@ -24,7 +24,9 @@ def frame(values: dict[int, dict[str, float]], optimum: dict[int, float]) -> pd.
 
 
 ONE = frame({2: {"token": 2.3, "bv": 2.4, "gbv": 2.6, RANKING: 2.65, "policy": 2.65, "ot": math.nan}}, {2: 2.65})
-MANY = frame({k: {"bv": 2.4, "gbv": 2.4 + 0.1 * (k == 2), "pbv": 2.3 + 0.1 * k} for k in (1, 2, 3)}, {1: 2.4, 2: 2.5, 3: 2.7})
+MANY = frame(
+    {k: {"bv": 2.4, "gbv": 2.4 + 0.1 * (k == 2), "pbv": 2.3 + 0.1 * k} for k in (1, 2, 3)}, {1: 2.4, 2: 2.5, 3: 2.7}
+)
 
 
 def test_cells() -> None:
@@ -43,7 +45,7 @@ def test_markdown_has_every_row_and_equal_widths() -> None:
     assert len(lines) == 2 + len(ONE)
     assert len({len(line) for line in lines}) == 1
     assert lines[1].startswith("| --: | ---")
-    assert any("| ot " in line and "|           - |" in line for line in lines)
+    assert any("| ot " in line and "|        - |" in line for line in lines)
     assert "\\|" in tables.markdown(ONE.assign(method="a|b"))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -23,10 +24,9 @@ BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 class OneLineErrors(TyperGroup):
     """A command group that reports every error as one line and an exit code."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        kwargs["prog_name"] = "lpverify"
+    def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
         try:
-            code = super().main(*args, standalone_mode=False, **kwargs)
+            code = super().main(args, **kwargs | {"prog_name": "lpverify", "standalone_mode": False})
             sys.stdout.flush()
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
@@ -61,7 +61,7 @@ def _describe(error: Exception) -> tuple[str, int]:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{error.strerror or error}", BAD_INPUT
     if isinstance(error, MemoryError):
-        return "out of memory: got a problem too large for this machine, expected a smaller vocabulary or depth", BAD_INPUT
+        return "out of memory: expected a smaller vocabulary, depth or number of paths", BAD_INPUT
     return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL
 
 

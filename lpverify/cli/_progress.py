@@ -23,7 +23,8 @@ class SolveProgress:
         self._title, self._delay = title, delay
         self._console = console or Console(stderr=True)
         self._start = time.perf_counter()
-        self._rounds, self._last, self._stage = 0, None, "starting"
+        self._rounds, self._stage = 0, "starting"
+        self._last: Round | None = None
         self._live: Live | None = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -36,7 +37,9 @@ class SolveProgress:
             self._timer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from lpverify.dist.problem_format import ProblemFile
     from lpverify.exact.balance import Balance
-    from lpverify.problem import VerifyProblem
 
 COLUMNS = ("target", "draft", "accepted", "residual", "residual_law", "emitted", "naive")
 SCALARS = ("accepted_mass", "rejected_mass", "law_error", "naive_law_error")
@@ -39,12 +39,17 @@ def run(
         _print(loaded, result)
 
 
-def to_json(problem: VerifyProblem, result: Balance) -> dict[str, Any]:
+def to_json(problem: ProblemFile, result: Balance) -> dict[str, Any]:
     """The balance as JSON; on rational problems also every number as "num/den"."""
     pair = problem.pair
     data: dict[str, Any] = {
         "schema": "lpverify/explain@1",
-        "problem": {"name": problem.name, "vocab_size": pair.vocab_size, "depth": pair.depth, "rational": pair.rational},
+        "problem": {
+            "name": problem.name,
+            "vocab_size": pair.vocab_size,
+            "depth": pair.depth,
+            "rational": pair.rational,
+        },
         "prefix": [pair.tokens[token] for token in result.prefix],
         "tokens": list(pair.tokens),
     }
@@ -61,14 +66,15 @@ def _convert(value: Any, kind: Any) -> Any:
     return [kind(x) for x in value] if getattr(value, "ndim", 0) else kind(value)
 
 
-def _print(problem: VerifyProblem, result: Balance) -> None:
+def _print(problem: ProblemFile, result: Balance) -> None:
     from lpverify.report.tables import number, show, table
 
     pair = problem.pair
     order = sorted(range(pair.vocab_size), key=lambda x: -max(result.target[x], result.draft[x]))[:MOST_ROWS]
     columns = [getattr(result, name) for name in COLUMNS]
     rows = [
-        (pair.tokens[x], *("never" if column is None else number(column[x]) for column in columns)) for x in sorted(order)
+        (pair.tokens[x], *("never" if column is None else number(column[x]) for column in columns))
+        for x in sorted(order)
     ]
     if pair.vocab_size > MOST_ROWS:
         rows.append((f"+ {pair.vocab_size - MOST_ROWS} more", *[""] * len(columns)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +35,7 @@ def run(
         ),
     ] = "dirichlet",
     alpha: Annotated[
-        float | None, typer.Option(metavar="A", parser=number, help="dirichlet, markov: concentration, small is peaked.")
+        float | None, typer.Option(metavar="A", parser=number, help="dirichlet, markov: small is peaked.")
     ] = None,
     temperature: Annotated[
         float | None, typer.Option(metavar="T", parser=number, help="softmax: temperature of both laws.")
@@ -81,5 +82,6 @@ def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any])
     _check.integer("--seed", seed, least=0)
     if family in make.ADVERSARIAL_KINDS:
         return make.adversarial(family, vocab, depth, seed)
+    draw: dict[str, Callable[..., DistPair]]
     draw = {"dirichlet": make.dirichlet, "markov": make.markov, "softmax": make.softmax, "rational": make.rational}
     return draw[family](vocab, depth, seed, **given)

@@ -10,14 +10,17 @@ import typer
 from lpverify.cli._parse import integer, number
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from lpverify.exact.compare import Comparison
-    from lpverify.problem import VerifyProblem
     from lpverify.result import LpSolution
 
 
 def run(
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file or name of an example.")],
-    paths: Annotated[int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")],
+    paths: Annotated[
+        int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")
+    ],
     algorithms: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Algorithms to compare; default: all that the size allows.")
     ] = None,
@@ -28,7 +31,7 @@ def run(
     method: Annotated[str, typer.Option(metavar="NAME", help="How to solve the multi-path LP.")] = "auto",
     tolerance: Annotated[float, typer.Option(metavar="G", parser=number, help="Certified gap to stop at.")] = 1e-9,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="S", parser=number, help="Seconds to stop refining after; both bounds stay certified.")
+        float | None, typer.Option(metavar="S", parser=number, help="Stop refining after S seconds.")
     ] = None,
 ) -> None:
     """The certified optimum and every algorithm's gap to it.
@@ -90,7 +93,7 @@ def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str,
             "method": result.method,
         }
         if result.refused:
-            row["refused"] = True
+            row["refused"] = result.refused
         if exact:
             row["block_efficiency_exact"] = _fraction(result.exact)
         rows.append(row)
@@ -169,7 +172,8 @@ def _draw(comparison: Comparison, path: str, kind: str) -> None:
     frame = comparison.frame()
     fig, ax = plots.figure(len(frame))
     size = f"V = {problem.pair.vocab_size}, L = {problem.pair.depth}, K = {problem.paths}"
-    plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=f"Gap to the optimum: {problem.name}, {size}")
+    title = f"Gap to the optimum: {problem.name}, {size}"
+    plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=title)
     write_whole(path, plots.render(fig, kind))
 
 
@@ -178,11 +182,35 @@ def _print(comparison: Comparison, exact: bool) -> None:
 
     problem, pair = comparison.problem, comparison.problem.pair
     paths = "1 path" if problem.paths == 1 else f"{problem.paths} paths"
-    size = f"{pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, {paths}"
-    print(f"{problem.name}: {size}")
+    print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {paths}")
     optima = tables.solutions({"single-path": comparison.single_path, "multi-path": comparison.multi_path})
     frame = comparison.frame()
-    caption = "tokens/call: expected tokens per target call (block efficiency). gap: to the multi-path optimum."
-    tables.show(tables.frame_table(optima), tables.frame_table(frame.drop(columns="paths"), caption=caption))
+    order = frame["block_efficiency"].round(12).sort_values(ascending=False, kind="stable").index  # rounding keeps ties
+    tables.show(
+        tables.frame_table(optima.drop(columns="block_efficiency"), title="Optimal tokens per target call"),
+        tables.frame_table(
+            frame.loc[order].drop(columns="paths"),
+            title=f"Tokens per target call with {paths}, and the gap to the optimum",
+        ),
+    )
     if exact:
-        tables.show(tables.exact_table(comparison))
+        tables.show(_exact_table(comparison))
+    for result in comparison.results:
+        if result.refused:
+            print(f"{result.name} refused: {result.refused}")
+
+
+def _exact_table(comparison: Comparison) -> Table:
+    """Fractions, the optima first."""
+    from lpverify.report import tables
+
+    rows: list[tuple[str, Fraction | None]] = []
+    for name, solution in (("single-path", comparison.single_path), ("multi-path", comparison.multi_path)):
+        if solution.exact is not None:
+            rows.append((f"{name} optimum", solution.exact))
+        elif solution.exact_bounds is not None:
+            lower, upper = solution.exact_bounds
+            rows += [(f"{name} lower bound", lower), (f"{name} upper bound", upper)]
+    rows += [(result.name, result.exact) for result in comparison.results if not result.refused]
+    cells = [(name, _fraction(value) or "irrational") for name, value in rows]
+    return tables.table(("exact", "tokens per target call"), cells)

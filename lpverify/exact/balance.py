@@ -56,7 +56,8 @@ def balance(pair: DistPair, prefix: Sequence[int] = ()) -> Balance:
     0.08
     """
     if len(prefix) >= pair.depth:
-        raise _check.fail("prefix", got=f"{len(prefix)} tokens", expected=f"at most {pair.depth - 1} (the depth is {pair.depth})")
+        expected = f"at most {pair.depth - 1} (the depth is {pair.depth})"
+        raise _check.fail("prefix", got=f"{len(prefix)} tokens", expected=expected)
     for token in prefix:
         _check.integer("prefix token", token, least=0, most=pair.vocab_size - 1)
     row = index_of(prefix, pair.vocab_size)

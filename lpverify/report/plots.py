@@ -73,7 +73,8 @@ def gaps(frame: pd.DataFrame, ax: Axes, *, bounds: tuple[float, float] | None = 
     left = values.min() - 0.42 * span
     dots.set_clip_path(Rectangle((left, -1), upper - left, len(values) + 2, transform=ax.transData))
     labels = [(value, _gap_words(gap, optimum), -9) for value, gap in zip(values, rows["gap"], strict=True)]
-    for position, (value, text, offset) in zip([*positions, len(values) - 0.2], [*labels, (upper, words, -5)], strict=True):
+    labels.append((upper, words, -5))
+    for position, (value, text, offset) in zip([*positions, len(values) - 0.2], labels, strict=True):
         is_optimum = text is words
         ax.annotate(
             text,
@@ -169,7 +170,7 @@ def render(fig: Figure, kind: str) -> bytes:
     import matplotlib
 
     stream = io.BytesIO()
-    settings: dict[str, Any] = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "lpverify"}
+    settings: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "lpverify"}
     with matplotlib.rc_context(settings):
         undated: dict[str, Any] = {"Date": None} if kind == "svg" else {"CreationDate": None} if kind == "pdf" else {}
         fig.savefig(stream, format=kind, dpi=DPI, metadata=undated)
@@ -185,7 +186,8 @@ def _gap_words(gap: float, optimum: float) -> str:
     if abs(gap) < 5e-7 * optimum:
         return "no gap"
     percent = 100 * gap / optimum
-    return f"\N{MINUS SIGN}{gap:.4f}  ({percent:.1f} %)" if percent >= 1 else f"\N{MINUS SIGN}{gap:.4f}  ({percent:.2g} %)"
+    shown = f"{percent:.1f}" if percent >= 1 else f"{percent:.2g}"
+    return f"\N{MINUS SIGN}{gap:.4f}  ({shown} %)"
 
 
 def _plain(ax: Axes) -> None:

@@ -25,7 +25,7 @@ ABSENT = "-"
 HEADINGS = {
     "paths": "K",
     "name": "algorithm",
-    "block_efficiency": "tokens/call",
+    "block_efficiency": "tokens",
     "relative_gap": "gap %",
     "law_error": "law error",
     "lower_bound": "lower bound",
@@ -154,7 +154,7 @@ def table(
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to the caller; rich would exit with 1."""
-        raise  # noqa: PLE0704
+        raise
 
 
 def show(*tables: Table, console: Console | None = None) -> None:
