@@ -22,15 +22,12 @@ def random_pair(vocab: int, depth: int, seed: int, alpha: float = 0.5) -> DistPa
 
 
 def rational_pair(vocab: int, depth: int, seed: int, denominator: int = 10) -> DistPair:
-    """Rows of multiples of 1/denominator: ties and zeros are frequent."""
+    """Rows of multiples of 1/denominator; with a small one ties and zeros are frequent."""
     rng = np.random.default_rng(seed)
-    weights = np.full(vocab, 1 / vocab)
 
     def table() -> list[Any]:
-        return [
-            rng.multinomial(denominator, weights, vocab**i).astype(object) * Fraction(1, denominator)
-            for i in range(depth)
-        ]
+        weights = [rng.dirichlet(np.full(vocab, 0.7), vocab**i) for i in range(depth)]
+        return [rng.multinomial(denominator, rows).astype(object) * Fraction(1, denominator) for rows in weights]
 
     return DistPair.from_levels(table(), table())
 
