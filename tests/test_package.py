@@ -24,9 +24,11 @@ REFERENCE = sorted((ROOT / "tests" / "data" / "reference").glob("*.json"))
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL
-    ).stdout
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_import_is_cheap() -> None:
