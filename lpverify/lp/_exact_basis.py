@@ -102,8 +102,8 @@ class CoverageRows:
         """The program in the correction ``S (x - vertex)``, scaled so that what is wrong with the vertex shows.
 
         A float solver does not see infeasibility below its tolerance. Here the exact slacks of the vertex, many of them
-        0, are multiplied by S. The objective is ``1 - B^T z`` plus the rows of uncertain multiplier times that multiplier,
-        scaled likewise; rows of clearly positive multiplier become equations, columns of clearly negative reduced cost
+        0, are multiplied by S. The objective is ``1 - B^T z`` plus the rows of uncertain multiplier times it, all
+        scaled too; rows of clearly positive multiplier become equations, columns of clearly negative reduced cost
         stay 0. Iterative refinement: Gleixner, Steffy and Wolter 2016.
         """
         program = self.program()
