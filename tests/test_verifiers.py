@@ -316,11 +316,25 @@ def test_rows_that_differ_by_rounding(name: str, gap: float) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_single_precision_rows_that_differ_by_their_last_bit(name: str) -> None:
+    """S6b in float32: no NaN, never token 2."""
+    torch = pytest.importorskip("torch")
+    rows = [torch.tensor([row] * 3, dtype=torch.float32) for row in ([0.5, 0.5, 0], [0.5 + 6e-8, 0.5 - 6e-8, 0])]
+    law = verifier(name)(TreeView.build([[0, 1]], *rows))
+    assert law.stop.dtype == torch.float32
+    assert float(law.stop.sum()) == pytest.approx(1, abs=1e-6)
+    for node in range(3):
+        if law.stop[node] > 0:
+            assert torch.isfinite(law.next_law(node)).all()
+            assert law.next_law(node)[2] == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_draft_mass_below_the_last_bit(name: str) -> None:
     """A token with p = 0 drafted although q = (1, 1e-320) sums to 1 in floats: it is rejected, token 0 is emitted."""
-    law = verifier(name)(single([1.0, 0.0], [1.0, 1e-320], [1]))
-    assert law.stop.tolist() == [1, 0]
-    assert law.next_law(0).tolist() == [1, 0]
+    law = verifier(name)(single([1.0, 0.0], [1.0, 1e-320], [0, 1]))
+    assert law.stop.tolist() == [0, 1, 0]
+    assert law.next_law(1).tolist() == [1, 0]
 
 
 def test_certain_acceptance_leaves_the_replacement_unreachable() -> None:
@@ -392,9 +406,17 @@ def test_pick_has_the_law_of_the_weights(weights: list[int]) -> None:
             assert weights[pick(array, edge)] > 0
 
 
+def test_pick_resolves_tails_of_single_precision_rows() -> None:
+    """The uniform 1 - 2**-31 falls into a tail of mass 2**-30, though float32 would round it to 1."""
+    torch = pytest.importorskip("torch")
+    weights = torch.tensor([1 - 2**-24, 2**-26, 2**-30, 0.0], dtype=torch.float32)
+    assert [pick(weights, 1 - 2.0**-power) for power in (20, 25, 29, 31, 40)] == [0, 0, 1, 2, 2]
+
+
 def test_pick_refuses_what_is_no_law() -> None:
     with pytest.raises(InputError, match="weights: got a sum of 0.0"):
         pick(np.zeros(3), 0.5)
+    assert pick(np.array([5e-324, 0.0]), 0.99) == 0  # 0.99 of the smallest double is rounded up to it
     with pytest.raises(InputError, match="uniform: got 1.0"):
         pick(np.ones(3), 1.0)
 

@@ -53,13 +53,12 @@ def walk_law(view: TreeView, node_rule: Callable[[Array, Array, int], NodeRule])
     undrafted: list[Array] = []
     for node in range(inner):
         drafted = view.drafted(node)
-        chosen = node_rule(view.target[node], view.draft[node], len(drafted)).conditional([drafted])[0]
+        rest = node_rule(view.target[node], view.draft[node], len(drafted)).conditional([drafted])[0]
         children = view.children(node)
         tokens = view.token[children].tolist()
         for child, token in zip(children, tokens, strict=True):
-            reach[child] = reach[node] * chosen[token]
-        rest = chosen + zero(chosen)
-        rest[tokens] = zero(chosen)
+            reach[child] = reach[node] * rest[token]
+        rest[tokens] = zero(rest)
         undrafted.append(rest)
         stop[node] = reach[node] * rest.sum()
     stop[inner:] = reach[inner:]

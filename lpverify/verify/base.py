@@ -56,7 +56,7 @@ class NodeRule(Protocol):
     """How a tree walker chooses one token at a node, given the tokens drafted there."""
 
     def conditional(self, drafted: Any) -> Array:
-        """Law of the chosen token y for each row of ``drafted``: integers (T, k) -> probabilities (T, V).
+        """Law of the chosen token y for each row of ``drafted``: integers (T, k) -> a new array (T, V).
 
         Averaged over k i.i.d. draws of the draft it is the target row.
         """

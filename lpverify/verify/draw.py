@@ -1,8 +1,8 @@
 """The only place where a verifier's randomness is drawn: from a `StopLaw` to one (node, next token).
 
-Inverse transform with strict comparisons: index i is drawn when S_{i-1} <= u S < S_i for the partial sums S_i of the
-weights, S their last, and u in [0, 1), so that no entry of weight 0 is ever drawn, u = 0 included, and the last
-positive entry takes what rounding leaves over.
+Inverse transform with strict comparisons: for u in [0, 1) the first index i of positive weight with S_i > u S is drawn,
+S_i the partial sums of the weights and S the last of them. So no entry of weight 0 is ever drawn, u = 0 included, even
+where a parallel sum is not monotone, and the last positive entry takes what rounding leaves over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from lpverify import _check
-from lpverify._array import Array, namespace, to_host
+from lpverify._array import Array, is_exact, namespace
 from lpverify.verify.base import StopLaw
 
 
@@ -39,10 +39,12 @@ def pick(weights: Array, uniform: float) -> int:
     if not 0 <= uniform < 1:
         raise _check.fail("uniform", got=uniform, expected="a number in [0, 1)")
     xp = namespace(weights)
-    sums = xp.cumulative_sum(weights, axis=0)
-    last = (sums < sums[-1]).sum()  # where the whole mass is reached first: the last positive weight
-    index = xp.minimum((sums <= uniform * sums[-1]).sum(), last)
-    chosen, usable = to_host(xp.stack([index, index * 0 + (sums[-1] > 0)])).tolist()  # one transfer
-    if not usable:
+    possible = weights > 0
+    wide = None if is_exact(weights) else xp.float64  # in single precision the uniform would lose its last 29 bits
+    sums = xp.cumulative_sum(weights, axis=0, dtype=wide)
+    index = xp.arange(len(weights), device=weights.device)
+    first = xp.where(possible & (sums > uniform * sums[-1]), index, len(weights)).min()
+    chosen = int(xp.minimum(first, xp.where(possible, index, -1).max()))
+    if chosen < 0:
         raise _check.fail("weights", got=f"a sum of {sums[-1]}", expected="a positive weight")
-    return int(chosen)
+    return chosen

@@ -47,27 +47,30 @@ def best_rho(target: Array, draft: Array, count: int) -> Any:
     if is_exact(target):
         return _rational_rho(target, draft, count)
     xp = namespace(target)
-
-    def fits(rho: Any) -> Any:
-        return _gamma(xp.minimum(draft, target / rho).sum(), count) <= rho
-
     low = target[0] * 0 + 1
     if count == 1:
         return low
-    high = xp.where(fits(low), low, low * count)
+    high = xp.where(_fits(target, draft, count, low), low, low * count)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = fits(middle)
+        found = _fits(target, draft, count, middle)
         low, high = xp.where(found, low, middle), xp.where(found, middle, high)
     return high
 
 
 def _rational_rho(target: Array, draft: Array, count: int) -> Fraction:
+    if _fits(target, draft, count, Fraction(1)):
+        return Fraction(1)
     rho = Fraction(float(best_rho(as_float(target), as_float(draft), count)))
     step = Fraction(count, 2**52)
-    while rho < count and _gamma(namespace(target).minimum(draft, target / rho).sum(), count) > rho:
+    while not _fits(target, draft, count, rho):  # rho = count does
         rho, step = min(rho + step, Fraction(count)), 2 * step
     return rho
+
+
+def _fits(target: Array, draft: Array, count: int, rho: Any) -> Any:
+    """gamma(rho) <= rho: the residual is nowhere negative."""
+    return _gamma(namespace(target).minimum(draft, target / rho).sum(), count) <= rho
 
 
 def _gamma(beta: Any, count: int) -> Any:
