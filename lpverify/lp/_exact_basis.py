@@ -109,12 +109,14 @@ class CoverageRows:
         program = self.program()
         slack = self._slacks(vertex, program)
         wrong = [float(v) for v in (*slack.values(), *vertex.budgets) if v < 0]
-        scale = Fraction(-1 / min(wrong)) if wrong else Fraction(REACH)
+        scale = Fraction(-1 / min(wrong)) if wrong else Fraction(1)
         cost = np.full(self.pair.nodes, Fraction(1), dtype=object) - self._combine(vertex.tight, vertex.duals)
+        closed = self.draft == 0  # no draft goes there: x = 0 whatever its cost
+        cost[closed] = Fraction(0)
         wrong = [float(v) for v in (*vertex.duals, *-cost) if v < 0]
-        cost_scale = Fraction(-1 / min(wrong)) if wrong else Fraction(REACH)
+        cost_scale = Fraction(-1 / min(wrong)) if wrong else Fraction(1)
         sure = as_float(vertex.duals) * float(cost_scale) > REACH
-        fixed = (as_float(cost) * float(cost_scale) < -REACH) | (self.draft == 0)
+        fixed = (as_float(cost) * float(cost_scale) < -REACH) | closed
         gain = as_float((cost + self._combine(vertex.tight[~sure], vertex.duals[~sure])) * cost_scale)
         room = np.full(program.row_upper.size, np.inf)
         for row, value in slack.items():

@@ -136,6 +136,14 @@ class Model:
             ),
         )
 
+    def start_from(self, basic_columns: npt.NDArray[np.bool_], basic_rows: npt.NDArray[np.bool_]) -> None:
+        """Start simplex from a basis; what is not basic stands at its lower bound (columns) or upper bound (rows)."""
+        basis = highspy.HighsBasis()
+        status = highspy.HighsBasisStatus
+        basis.col_status = [status.kBasic if basic else status.kLower for basic in basic_columns]
+        basis.row_status = [status.kBasic if basic else status.kUpper for basic in basic_rows]
+        self._check("setBasis", self._highs.setBasis(basis))
+
     def solve(self, *, time_limit: float | None = None) -> LpPoint:
         """Run HiGHS. Raises SolverError when it ends without a point (infeasible, unbounded, failed).
 

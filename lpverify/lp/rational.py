@@ -100,7 +100,11 @@ def _search(rows: CoverageRows, lower: Fraction, upper: Fraction, deadline: floa
             break
         rows.add(np.concatenate(vertices.antichain(int(k))[1:]) for k in np.flatnonzero(excess > 0))
         try:
-            point = _highs.solve(rows.refined(vertex), tolerance=1e-10)
+            model = _highs.Model(rows.refined(vertex), tolerance=1e-10)
+            basic_rows = np.ones(rows.pair.nodes + len(rows.pool), dtype=bool)
+            basic_rows[vertex.tight] = False
+            model.start_from(point.basic_columns, basic_rows)
+            point = model.solve()
         except _highs.SolverError:  # too rough a scale: the bounds stand as they are
             break
     return lower, upper
