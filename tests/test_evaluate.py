@@ -14,10 +14,11 @@ from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_
 from lpverify._array import as_float, zeros
 from lpverify._check import InputError, SizeError
 from lpverify.dist import make
-from lpverify.dist.pair import DistPair
+from lpverify.dist.pair import DistPair, path_probabilities
 from lpverify.dist.view import TreeView
 from lpverify.exact import budgets
 from lpverify.exact.evaluate import evaluate
+from lpverify.lp import one_step, transport
 from lpverify.problem import VerifyProblem
 from lpverify.verify import VERIFIERS, StopLaw, Verifier, verifier
 from lpverify.verify._residual import positive_part, residual_law
@@ -32,6 +33,11 @@ RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).law i
 
 def fractions(text: str) -> list[Fraction]:
     return [Fraction(x) for x in text.split()]
+
+
+def impossible(pair: DistPair) -> Any:
+    """Which sequences of L+1 tokens contain a token of target probability 0 (products may also underflow)."""
+    return path_probabilities([rows > 0 for rows in (*pair.target, pair.bonus_rows)])[-1] == 0
 
 
 def permuted(pair: DistPair, order: list[int]) -> DistPair:
@@ -110,10 +116,8 @@ def test_emitted_law_is_the_target_in_floats(name: str, kind: str) -> None:
     result = evaluate(VerifyProblem(pair, 2), name, method="enumeration")
     assert result.law_error is not None
     assert result.law_error <= 1e-12
-    target = evaluate(VerifyProblem(pair, 1), "nss").law
     assert result.law is not None
-    assert target is not None
-    assert (result.law[target == 0] == 0).all()
+    assert (result.law[impossible(pair)] == 0).all()
 
 
 @settings(max_examples=40, deadline=None)
@@ -149,10 +153,8 @@ def test_emitted_law_is_the_target_on_extreme_tables(pair: DistPair, paths: int,
     result = evaluate(VerifyProblem(pair, paths), name, method="enumeration")
     assert result.law_error is not None
     assert result.law_error <= 1e-12
-    target = evaluate(VerifyProblem(pair), "nss").law
     assert result.law is not None
-    assert target is not None
-    assert (result.law[target == 0] == 0).all()
+    assert (result.law[impossible(pair)] == 0).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -180,6 +182,23 @@ def test_known_values() -> None:
     assert evaluate(VerifyProblem(EXACT["S6c"], 2), "ot").accepted.tolist()[:2] == [1, 1]
     assert evaluate(VerifyProblem(EXACT["coin"]), "bv").block_efficiency == Fraction("2.16")
     assert evaluate(VerifyProblem(EXACT["coin"]), "token").block_efficiency == Fraction("2.0725")
+
+
+@pytest.mark.parametrize("paths", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_beats_the_optimum(seed: int, paths: int) -> None:
+    pair = random_pair(3, 2, seed, alpha=0.5)
+    bound = transport.solve(pair, paths).upper_bound
+    for name in NAMES:
+        assert evaluate(VerifyProblem(pair, paths), name).block_efficiency <= bound + 1e-9
+
+
+@pytest.mark.parametrize("paths", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_transport_is_optimal_at_one_step(seed: int, paths: int) -> None:
+    """Block efficiency equals the closed-form optimum as a fraction."""
+    pair = rational_pair(4, 1, seed)
+    assert evaluate(VerifyProblem(pair, paths), "ot").block_efficiency == one_step.solve(pair, paths).exact
 
 
 # wrong verifiers must show
