@@ -49,6 +49,16 @@ def test_rows_and_columns_can_be_added():
     np.testing.assert_allclose(point.x, [3, 0, 1])
 
 
+def test_a_basis_can_be_set():
+    """From the optimal basis of one right side, that of another is found; the basis flags describe it."""
+    point = solve(program())
+    model = Model(program(4.5))
+    model.start_from(point.basic_columns, point.basic_rows)
+    moved = model.solve()
+    assert moved.objective == pytest.approx(12 - 1 / 3)
+    assert moved.basic_columns.sum() + moved.basic_rows.sum() == 3
+
+
 def test_no_point_is_an_error():
     bad = program()
     with pytest.raises(SolverError, match="Infeasible"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
+from lpverify._array import as_float
 from lpverify._check import InputError, SizeError
 from lpverify.lp import antichain, certify, one_step, single_path, transport
 from lpverify.lp._elimination import solve_square
@@ -68,8 +69,39 @@ def test_tables_up_to_84_nodes(vocab, depth, denominator, paths):
     solution = exact_optimum(pair, paths)
     assert solution.exact is not None
     assert solution.exact_bounds == (solution.exact, solution.exact)
+    proof = certify.check_coverage(pair, solution.details["budgets"], solution.details["multipliers"], paths)
+    assert proof == certify.CertificateCheck(solution.exact, solution.exact, True, ())
     cuts = antichain.solve_by_cuts(pair, paths)
     assert cuts.lower_bound - 1e-9 <= solution.value <= cuts.upper_bound + 1e-9
+
+
+@pytest.mark.parametrize(("vocab", "depth", "seed"), [(3, 4, 0), (5, 3, 0), (5, 3, 1)])
+def test_a_basis_beyond_float_tolerance_is_refined(vocab, depth, seed):
+    """Here HiGHS's first basis is wrong by less than its tolerance 1e-10, so the first exact vertex proves nothing."""
+    pair = rational_pair(vocab, depth, seed, 1000)
+    solution = exact_optimum(pair, 2)
+    assert solution.exact is not None
+    assert certify.check_coverage(pair, solution.details["budgets"], solution.details["multipliers"], 2).valid
+
+
+def test_coverage_check_rejects_what_is_not_proved():
+    pair = rational_pair(3, 2, 1, 50)
+    details = exact_optimum(pair, 2).details
+    budgets, multipliers = details["budgets"], details["multipliers"]
+    assert certify.check_coverage(pair, budgets, multipliers, 2).valid
+    assert certify.check_coverage(
+        pair.floats, *([as_float(v) for v in part] for part in (budgets, multipliers)), 2
+    ).valid
+    tiny = Fraction(1, 10**15)
+    less_paths = certify.check_coverage(pair, budgets, multipliers, 1)
+    assert "an antichain is not covered" in less_paths.violations
+    more = (*budgets[:-1], budgets[-1] + tiny)
+    assert (
+        "a budget exceeds p f of its parent, level 2" in certify.check_coverage(pair, more, multipliers, 2).violations
+    )
+    assert not certify.check_coverage(pair, (budgets[0] - tiny, *budgets[1:]), multipliers, 2).valid
+    assert not certify.check_coverage(pair, (*budgets[:-1], budgets[-1] - 1), multipliers, 2).valid
+    assert not certify.check_coverage(pair, budgets, (*multipliers[:-1], multipliers[-1] - 9), 2).valid
 
 
 def test_optimum_rises_with_paths_exactly():

@@ -48,7 +48,7 @@ from lpverify._array import (
 )
 from lpverify.dist import tree
 from lpverify.dist.pair import ROW_SUM_TOLERANCE, DistPair
-from lpverify.lp.coverage import capped_budgets, phi_chord, phi_mean_slope
+from lpverify.lp.coverage import capped_budgets, phi_chord, phi_mean_slope, separate
 from lpverify.result import Certificate, RankTable
 
 RELATIVE = 1e-9
@@ -204,6 +204,32 @@ def check(pair: DistPair, certificate: Certificate, *, exact: bool = False) -> C
         valid=not violations,
         violations=tuple(violations),
     )
+
+
+def check_coverage(pair: DistPair, budgets: Levels, multipliers: Levels, paths: int) -> CertificateCheck:
+    """Check a primal-dual pair (f, lambda) of the coverage program directly, all antichains included.
+
+    Lower side: ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and, by exact separation, ``f(A) <= phi(Q(A))`` for every
+    antichain; then ``sum f`` is attained, by Hall's condition. Upper side: lambda >= 0. Without tolerance
+    when the pair, f and lambda are Fractions (equal bounds are then a proof of the optimum); else with that of `check`.
+    """
+    exact = pair.rational and is_exact(budgets[-1])
+    relative, absolute = (0, 0) if exact else (RELATIVE, ABSOLUTE)
+    violations = []
+    if budgets[0][0] != 1:
+        violations.append("the root's budget misses 1")
+    for depth in range(1, pair.depth + 1):
+        scaled = (budgets[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
+        if not (budgets[depth] >= 0).all():
+            violations.append(f"a budget is negative, level {depth}")
+        if not (budgets[depth] - scaled <= absolute + relative * scaled).all():
+            violations.append(f"a budget exceeds p f of its parent, level {depth}")
+        if not (multipliers[depth] >= 0).all():
+            violations.append(f"a multiplier is negative, level {depth}")
+    if not separate(pair.draft_paths, budgets, paths)[1] <= relative:
+        violations.append("an antichain is not covered")
+    upper = upper_bound(pair, multipliers, paths)
+    return CertificateCheck(total(budgets), upper, not violations, tuple(violations))
 
 
 def certify(pair: DistPair, ranks: RankTable, multipliers: Levels, paths: int) -> tuple[Certificate, LowerBound, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,8 @@ def exact_optimum(
     """The optimum of a rational pair as a fraction where it can be proved, else rational lower and upper bounds.
 
     ``start`` (a certificate of a good float solution) shortens the search and is needed beyond 400 nodes. ``exact`` of
-    the result is set only when lower and upper bound are equal fractions; ``exact_bounds`` always is.
+    the result is set only when lower and upper bound are equal fractions; ``exact_bounds`` always is. ``details`` holds
+    the exact ``budgets`` and ``multipliers`` found, which `certify.check_coverage` checks without any solver.
 
     Raises InputError for a float pair, SizeError beyond 400 nodes without a start.
 
@@ -54,6 +56,7 @@ def exact_optimum(
     if not pair.rational:
         raise _check.fail("exact optimum", got="a problem in floating point", expected="rational probabilities")
     lower, upper = Fraction(1), Fraction(pair.depth + 1)
+    details: dict[str, Any] = {}
     if start is not None:
         checked = certify.check(pair, start, exact=True)
         assert checked.valid, checked.violations
@@ -62,7 +65,7 @@ def exact_optimum(
         rows = CoverageRows(pair, paths)
         if start is not None:
             rows.add(level_sets(pair, start.multipliers))
-        lower, upper = _search(rows, lower, upper, began + time_limit)
+        lower, upper, details = _search(rows, lower, upper, began + time_limit)
     elif start is None:
         raise _check.too_large(
             "exact optimum",
@@ -81,11 +84,18 @@ def exact_optimum(
         certificate=start,
         exact=lower if proved else None,
         exact_bounds=(lower, upper),
+        details=details or None,
     )
 
 
-def _search(rows: CoverageRows, lower: Fraction, upper: Fraction, deadline: float) -> tuple[Fraction, Fraction]:
-    """Improve both bounds by exact vertices until they meet, no basis can be improved, or time is up."""
+def _search(
+    rows: CoverageRows, lower: Fraction, upper: Fraction, deadline: float
+) -> tuple[Fraction, Fraction, dict[str, Any]]:
+    """Improve both bounds by exact vertices until they meet, no basis can be improved, or time is up.
+
+    The third result holds the exact f and lambda that prove the bounds, as far as they were found here.
+    """
+    proof: dict[str, Any] = {}
     point = _converge(rows, deadline)
     for _ in range(MAX_VERTICES):
         vertex = rows.vertex(point.basic_columns, point.basic_rows)
@@ -94,20 +104,24 @@ def _search(rows: CoverageRows, lower: Fraction, upper: Fraction, deadline: floa
         budgets = split_levels(vertex.budgets, rows.pair, Fraction(1))
         vertices = hull(rows.pair.draft_paths, budgets)
         excess = vertices.height - phi(vertices.mass, rows.paths)
-        lower = max(lower, _lower(rows, budgets, excess.max()))
-        upper = min(upper, _upper(rows, vertex))
+        feasible, multipliers = _lowered(rows.pair, budgets, excess.max()), _multipliers(rows, vertex)
+        value, bound = total(feasible), certify.upper_bound(rows.pair, multipliers, rows.paths)
+        if value >= lower:
+            lower, proof["budgets"] = value, feasible
+        if bound <= upper:
+            upper, proof["multipliers"] = bound, multipliers
         if lower == upper or time.perf_counter() > deadline:
             break
         rows.add(np.concatenate(vertices.antichain(int(k))[1:]) for k in np.flatnonzero(excess > 0))
+        basic_rows = np.ones(rows.pair.nodes + len(rows.pool), dtype=bool)
+        basic_rows[vertex.tight] = False
+        model = _highs.Model(rows.refined(vertex), tolerance=1e-10)
+        model.start_from(point.basic_columns, basic_rows)
         try:
-            model = _highs.Model(rows.refined(vertex), tolerance=1e-10)
-            basic_rows = np.ones(rows.pair.nodes + len(rows.pool), dtype=bool)
-            basic_rows[vertex.tight] = False
-            model.start_from(point.basic_columns, basic_rows)
             point = model.solve()
         except _highs.SolverError:  # too rough a scale: the bounds stand as they are
             break
-    return lower, upper
+    return lower, upper, proof
 
 
 def _converge(rows: CoverageRows, deadline: float) -> _highs.LpPoint:
@@ -124,18 +138,17 @@ def _converge(rows: CoverageRows, deadline: float) -> _highs.LpPoint:
         model.add_rows(added, np.full(new, -np.inf), phi(added @ draft, rows.paths))
 
 
-def _lower(rows: CoverageRows, budgets: Levels, excess: Fraction) -> Fraction:
-    """Value of a feasible point near ``budgets``: ``excess`` off every node is at least that off every antichain."""
-    safe = tuple(np.maximum(level - excess, 0 * level) for level in budgets)
-    return Fraction(total(capped_budgets(rows.pair, safe)))
+def _lowered(pair: DistPair, budgets: Levels, excess: Fraction) -> Levels:
+    """A feasible point near ``budgets``: ``excess`` off every node is at least that off every antichain."""
+    return capped_budgets(pair, tuple(np.maximum(level - excess, 0 * level) for level in budgets))
 
 
-def _upper(rows: CoverageRows, vertex: Vertex) -> Fraction:
-    """The bound that the vertex's multipliers lambda prove, negative ones cut off."""
+def _multipliers(rows: CoverageRows, vertex: Vertex) -> Levels:
+    """The vertex's lambda, negative ones cut off."""
     flat = zeros(rows.pair.nodes, rows.target)
     flows = vertex.tight < rows.pair.nodes
     flat[vertex.tight[flows]] = np.maximum(vertex.duals[flows], 0 * vertex.duals[flows])
-    return Fraction(certify.upper_bound(rows.pair, split_levels(flat, rows.pair, Fraction(0)), rows.paths))
+    return split_levels(flat, rows.pair, Fraction(0))
 
 
 def level_sets(pair: DistPair, multipliers: Levels) -> npt.NDArray[np.bool_]:
