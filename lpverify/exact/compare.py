@@ -1,0 +1,225 @@
+"""Every algorithm beside the optimum: the one place that knows how each is evaluated.
+
+Rows of a comparison, by block efficiency:
+
+    token <= bv = single-path optimum          gbv <= best single ranking <= multi-path optimum <= node relaxation
+    every algorithm <= multi-path optimum,     policy = multi-path optimum
+
+``gap`` is the multi-path optimum's value minus an algorithm's block efficiency, for the same K (also for algorithms
+that look at one path); ``relative_gap`` divides it by the optimum. The optimum's value is its attained lower bound
+unless the solver proved more; the true gap is larger by at most the certified width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from lpverify import _check
+from lpverify._array import total
+from lpverify.exact import budgets
+from lpverify.exact import evaluate as enumeration
+from lpverify.exact.ranking import best_ranking
+from lpverify.lp import single_path
+from lpverify.lp.coverage import node_relaxation
+from lpverify.problem import VerifyProblem
+from lpverify.result import LpSolution, Round
+from lpverify.verify import VERIFIERS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPTIMUM, RELAXATION, RANKING = "optimum", "node relaxation", "best ranking"
+POLICY = "policy"
+ALGORITHMS = (*(name for name in VERIFIERS if name != POLICY), POLICY)
+COLUMNS = ("paths", "name", "block_efficiency", "gap", "relative_gap", "law_error", "method")
+
+MAX_DRAFTS = 2_500
+"""Most drafts that are enumerated for a law error where the value has a closed form: a few seconds an algorithm."""
+
+
+@dataclass(frozen=True)
+class AlgorithmResult:
+    """One row: ``block_efficiency`` is None where the algorithm was refused, ``refused`` then says why."""
+
+    name: str
+    block_efficiency: float | None
+    law_error: float | None  # total variation of the emitted (L+1)-token law to the target's; None: not enumerated
+    method: str
+    exact: Fraction | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The optimum and everything that is measured against it, for one number of paths."""
+
+    problem: VerifyProblem
+    single_path: LpSolution
+    multi_path: LpSolution
+    results: tuple[AlgorithmResult, ...]
+    references: tuple[AlgorithmResult, ...]  # node-relaxation bound, best single ranking
+
+    def gap(self, result: AlgorithmResult) -> float | None:
+        """Multi-path optimum minus the row's block efficiency."""
+        if result.block_efficiency is None:
+            return None
+        if result.exact is not None and self.multi_path.exact is not None:
+            return float(self.multi_path.exact - result.exact)
+        return self.multi_path.value - result.block_efficiency
+
+    def relative_gap(self, result: AlgorithmResult) -> float | None:
+        """`gap` divided by the multi-path optimum."""
+        gap = self.gap(result)
+        return None if gap is None else gap / self.multi_path.value
+
+    def frame(self) -> pd.DataFrame:
+        """All rows, columns `COLUMNS`: the optimum and the references first."""
+        import pandas as pd
+
+        best = AlgorithmResult(OPTIMUM, self.multi_path.value, None, self.multi_path.method, self.multi_path.exact)
+        relaxation, *others = self.references
+        rows = [
+            (
+                self.problem.paths,
+                row.name,
+                row.block_efficiency,
+                self.gap(row),
+                self.relative_gap(row),
+                row.law_error,
+                row.method,
+            )
+            for row in (relaxation, best, *others, *self.results)
+        ]
+        frame = pd.DataFrame(rows, columns=list(COLUMNS))
+        numbers = list(COLUMNS[2:6])
+        frame[numbers] = frame[numbers].astype(float)
+        return frame
+
+
+def evaluate(
+    problem: VerifyProblem,
+    algorithms: Sequence[str] | None = None,
+    *,
+    method: str = "auto",
+    tolerance: float = 1e-9,
+    time_limit: float | None = None,
+    exact: bool = False,
+    max_drafts: int = MAX_DRAFTS,
+    progress: Callable[[Round], None] | None = None,
+    stage: Callable[[str], None] = lambda name: None,
+) -> Comparison:
+    """Solve for both optima and evaluate ``algorithms`` (default: `ALGORITHMS`) exactly.
+
+    ``method``, ``tolerance``, ``time_limit`` (seconds), ``exact`` and ``progress`` are `lpverify.lp.solve.solve`'s;
+    ``exact`` needs a rational problem. ``max_drafts`` bounds the drafts that are enumerated for a law error where the
+    value itself is known in closed form. ``stage`` is told what begins.
+
+    Raises InputError for an algorithm that was asked for by name and is refused, for its size mostly; of the default
+    ones such an algorithm is a row with ``refused`` set.
+    """
+    from lpverify.lp.solve import solve
+
+    names = ALGORITHMS if algorithms is None else tuple(algorithms)
+    for name in names:
+        _check.choice("algorithm", name, ALGORITHMS)
+    stage("single-path optimum")
+    single = single_path.solve(problem.pair)
+    stage("multi-path optimum")
+    multi = solve(
+        problem, method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress
+    )
+    results = []
+    for name in names:
+        stage(name)
+        try:
+            results.append(_evaluate(name, problem, multi, max_drafts))
+        except _check.InputError as error:
+            if algorithms is not None:
+                raise type(error)(f"algorithm {name}: {error}") from error
+            results.append(AlgorithmResult(name, None, None, "refused", refused=str(error)))
+    stage(RANKING)
+    return Comparison(problem, single, multi, tuple(results), _references(problem))
+
+
+def _evaluate(name: str, problem: VerifyProblem, optimum: LpSolution, max_drafts: int) -> AlgorithmResult:
+    """The value in closed form where there is one, the law error where the drafts can be enumerated."""
+    if name not in budgets.ALGORITHMS and name != POLICY:
+        found = enumeration.evaluate(problem, name)
+        value: float | Fraction = found.block_efficiency
+        return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
+    value, how, law_error = _closed_form(name, problem, optimum), "closed form", None
+    verifier = VERIFIERS[POLICY](optimum) if name == POLICY else name
+    try:
+        found = enumeration.evaluate(problem, verifier, method="enumeration", max_terms=max_drafts)
+        law_error = _float(found.law_error)
+    except _check.SizeError:
+        pass
+    return AlgorithmResult(name, float(value), law_error, how, _fraction(name, value))
+
+
+def _closed_form(name: str, problem: VerifyProblem, optimum: LpSolution) -> float | Fraction:
+    if name != POLICY:
+        return budgets.block_efficiency(problem.pair, name, problem.paths)
+    if optimum.certificate is None:
+        raise _check.fail("its rank table", got=f"none from method {optimum.method}", expected="another method")
+    value: float | Fraction = total(optimum.certificate.budgets)
+    return value
+
+
+def _float(value: float | Fraction | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _fraction(name: str, value: float | Fraction) -> Fraction | None:
+    """The exact value; None in floats, and for SpecTr: its rho is irrational, the Fraction is that of a rho nearby."""
+    return value if isinstance(value, Fraction) and name != "spectr" else None
+
+
+def _references(problem: VerifyProblem) -> tuple[AlgorithmResult, ...]:
+    bound, _ = node_relaxation(problem.pair, problem.paths)
+    best = best_ranking(problem)
+    how = "all" if best.complete else "local search,"
+    return (
+        AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if isinstance(bound, Fraction) else None),
+        AlgorithmResult(RANKING, best.block_efficiency, None, f"{how} {best.orders_tried} orders"),
+    )
+
+
+def compare(
+    problem: VerifyProblem,
+    paths: int | Iterable[int] | None = None,
+    *,
+    algorithms: Sequence[str] | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Optimum, bounds and algorithms as one frame; ``paths`` are the numbers of paths (default: the problem's).
+
+    Columns: paths, name, block_efficiency, gap, relative_gap, law_error, method. Rows for each number of paths: the
+    node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
+    those of `evaluate`.
+
+    >>> from lpverify.dist.files import load_problem
+    >>> frame = compare(VerifyProblem(load_problem("one-position").pair), [1, 2], algorithms=["bv", "gbv"])
+    >>> frame[frame["name"] == "gbv"]["block_efficiency"].round(6).tolist()
+    [1.6, 1.84]
+    """
+    import pandas as pd
+
+    numbers = [problem.paths] if paths is None else [paths] if isinstance(paths, int) else list(paths)
+    frames = [evaluate(problem.with_paths(number), algorithms, **options).frame() for number in numbers]
+    return pd.concat(frames, ignore_index=True)
+
+
+def parse_names(what: str, text: str) -> tuple[str, ...]:
+    """Algorithm names separated by commas, without repeats.
+
+    >>> parse_names("--algorithms", "gbv, bv,gbv")
+    ('gbv', 'bv')
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        _check.choice(what, name, ALGORITHMS)
+    return names
