@@ -1,0 +1,229 @@
+r"""The multi-path optimum at scale: the rank-quantile formulation with adaptive bins and a certified gap (THEORY 2.4).
+
+    maximise  sum_c f(c)
+    s.t.      f(root) = 1,  f(cx) <= p(x|c) f(c),  f(c) <= M(c),  M(c) = sum_x M(cx),  M(leaf) = sum_b phibar_b T(leaf,b),
+              sum_b T(leaf,b) = Q(leaf),  sum_leaf T(leaf,b) = width_b,  T >= 0
+
+over bins b of the rank interval [0, 1], phibar_b the mean of phi'(u) = K (1-u)^(K-1) on bin b. Any binning gives a feasible policy, hence a lower bound;
+the multipliers lambda of ``f(cx) <= p f`` give an upper bound for every binning. Both are taken from the iterates through `lpverify.lp.certify`, so
+they hold whatever the solver did.
+
+Round 0 uses a few bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and gives a leaf only the bins that an
+optimal table can use (`lpverify.lp._heights`); typically 4 to 20 a leaf. Each round is solved by an interior-point method whose linear algebra follows the prefix tree
+(`lpverify.lp._interior_point`), and stops as soon as its own gap is small against what the bins lose.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lpverify import _check
+from lpverify._array import Levels, down_the_tree
+from lpverify.dist.pair import DistPair
+from lpverify.lp import certify, single_path
+from lpverify.lp._heights import Heights, IntVector, Vector
+from lpverify.lp._interior_point import InteriorPoint
+from lpverify.lp._tree_newton import Shape
+from lpverify.lp.coverage import phi_mean_slope
+from lpverify.result import Certificate, LpSolution, RankTable, Round
+
+MAX_NODES = 2_000_000
+"""Beyond this even eight bins a leaf need more than about 6 GB."""
+
+FIRST_ENTRIES = 3_000_000
+"""Table entries of round 0: the number of first bins is what this allows, between 8 and 32."""
+
+MAX_BINS = 600
+MAX_STEPS = 200
+STALLED_ROUNDS = 3
+
+NEGLIGIBLE = 1e-14
+"""Nodes of less draft or target probability are left out of the program (never out of the bounds)."""
+
+
+def solve(
+    pair: DistPair,
+    paths: int,
+    *,
+    tolerance: float = 1e-9,
+    time_limit: float | None = None,
+    progress: Callable[[Round], None] | None = None,
+) -> LpSolution:
+    """The optimum between certified bounds that are at most ``tolerance`` apart, or as close as ``time_limit`` allows.
+
+    ``status`` is "optimal", "time_limit", or "stalled" when rounding errors keep the bounds further apart. ``progress`` is called
+    after every round. Works in float64; bounds hold up to rounding (`certify.check` with ``exact=True`` makes them rational).
+
+    Raises InputError for K < 1 and SizeError beyond `MAX_NODES`.
+    """
+    _check.integer("paths (K)", paths, least=1)
+    pair = pair.floats
+    if pair.nodes > MAX_NODES:
+        raise _check.too_large(
+            "rank-quantile program",
+            size=f"{pair.nodes:,} nodes",
+            limit=f"{MAX_NODES:,}",
+            instead="reduce the vocabulary or the depth; the node relaxation bounds any size",
+        )
+    search = _Search(pair, paths, tolerance, time_limit, progress)
+    return search.run()
+
+
+@dataclass
+class _Search:
+    """The bounds found so far and what proves them."""
+
+    pair: DistPair
+    paths: int
+    tolerance: float
+    time_limit: float | None
+    progress: Callable[[Round], None] | None
+    began: float = field(default_factory=time.perf_counter)
+    rounds: list[Round] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lower, self.upper = -np.inf, np.inf
+        start = single_path.solve(self.pair).certificate
+        assert start is not None
+        self.see_ranks(start.ranks)
+        self.see_multipliers(start.multipliers)
+
+    @property
+    def gap(self) -> float:
+        return self.upper - self.lower
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.time_limit is not None and time.perf_counter() - self.began > self.time_limit
+
+    def see_ranks(self, ranks: RankTable) -> None:
+        """Turn any nonnegative table into a lower bound."""
+        legal = certify.repair(self.pair, ranks)
+        bound = certify.lower_bound(self.pair, legal, self.paths)
+        if bound.value > self.lower:
+            self.lower, self.proof = float(bound.value), (legal, bound)
+
+    def see_multipliers(self, multipliers: Levels) -> bool:
+        """Turn any multipliers into an upper bound; True when it is the best so far."""
+        bound = float(certify.upper_bound(self.pair, multipliers, self.paths))
+        if bound >= self.upper:
+            return False
+        self.upper, self.multipliers = bound, multipliers
+        return True
+
+    def run(self) -> LpSolution:
+        leaves = self.pair.draft_paths[-1].size
+        bins = int(np.clip(FIRST_ENTRIES // leaves, 8, 32))
+        edges = 1.0 - (1.0 - np.linspace(0.0, 1.0, bins + 1)) ** (2.0 / (self.paths + 1))
+        lowest, highest = np.zeros(leaves, dtype=np.int64), np.full(leaves, bins - 1)
+        status = "optimal" if self.gap <= self.tolerance else ""
+        without_gain = 0
+        while not status:
+            before = self.gap
+            self.round(edges, lowest, highest)
+            if self.gap <= self.tolerance:
+                status = "optimal"
+            elif self.out_of_time:
+                status = "time_limit"
+            else:
+                without_gain = 0 if self.gap < 0.8 * before else without_gain + 1
+                if without_gain == STALLED_ROUNDS:
+                    status = "stalled"
+            heights = self.heights(self.multipliers)
+            edges = heights.refined(edges, 0.05 * self.tolerance, min(len(edges) + 120, MAX_BINS))
+            theta = min(30.0 * self.gap, 0.02) * 4.0**without_gain
+            lowest, highest = heights.support(edges, theta)
+        return self.solution(status)
+
+    def round(self, edges: Vector, lowest: IntVector, highest: IntVector) -> None:
+        """Solve on the given bins, each leaf using ``lowest .. highest``, and take the bounds from the iterates."""
+        method = interior_point(self.pair, self.paths, edges, lowest, highest)
+        shape = method.shape
+        seen = np.inf
+        for _ in range(MAX_STEPS):
+            method.step()
+            gap = method.complementarity
+            late = self.out_of_time
+            if gap > 0.5 * seen and not late:
+                continue
+            seen = gap
+            multipliers = multipliers_of(method, self.pair)
+            self.see_multipliers(multipliers)
+            self.see_ranks(RankTable(edges, shape.entry_leaf, shape.entry_bin, method.x.t))
+            lost = float(self.heights(multipliers).loss(edges[:-1], edges[1:]).sum())
+            if late or self.gap <= self.tolerance or gap < max(0.03 * lost, 0.05 * self.tolerance):
+                break
+        found = Round(len(edges) - 1, len(method.x.t), self.lower, self.upper, time.perf_counter() - self.began)
+        self.rounds.append(found)
+        if self.progress is not None:
+            self.progress(found)
+
+    def heights(self, multipliers: Levels) -> Heights:
+        height = down_the_tree(certify.path_prices(self.pair, multipliers))
+        return Heights(height, self.pair.draft_paths[-1], self.paths)
+
+    def solution(self, status: str) -> LpSolution:
+        legal, bound = self.proof
+        return LpSolution(
+            value=self.lower,
+            lower_bound=self.lower,
+            upper_bound=max(self.upper, self.lower),
+            status=status,
+            method="rank-quantile",
+            seconds=time.perf_counter() - self.began,
+            certificate=Certificate(self.paths, legal, bound.selected, bound.budgets, self.multipliers),
+            rounds=tuple(self.rounds),
+        )
+
+
+def interior_point(
+    pair: DistPair, paths: int, edges: Vector, lowest: IntVector, highest: IntVector
+) -> InteriorPoint:
+    """The program on given bins where leaf i uses the bins ``lowest[i] .. highest[i]``.
+
+    Leaves of draft mass below `NEGLIGIBLE` take no part, and f = 0 is fixed at nodes of target mass below it.
+    """
+    size, depth = pair.vocab_size, pair.depth
+    mass = pair.draft_paths[-1]
+    live = mass > NEGLIGIBLE
+    live_mass = [live]
+    for _ in range(depth - 1):
+        live_mass.insert(0, live_mass[0].reshape(-1, size).any(axis=1))
+    mass_mask = np.concatenate(live_mass)
+    budget_mask = mass_mask & (np.concatenate(pair.target_paths[1:]) > NEGLIGIBLE)
+    count = np.where(live, highest - lowest + 1, 0)
+    leaf = np.repeat(np.arange(mass.size), count)
+    column = np.arange(leaf.size) - np.repeat(np.cumsum(count) - count, count) + lowest[leaf]
+    leaf_mass = np.where(live, mass, 0.0)
+    slopes = phi_mean_slope(edges[:-1], np.diff(edges), paths)
+    shape = Shape(
+        vocab_size=size,
+        depth=depth,
+        bins=len(edges) - 1,
+        target=np.concatenate([rows.reshape(-1) for rows in pair.target]),
+        entry_leaf=leaf,
+        entry_bin=column,
+        entry_slope=slopes[column],
+        live_budget=budget_mask,
+        live_mass=mass_mask,
+    )
+    return InteriorPoint(shape, leaf_mass, np.diff(edges) * (leaf_mass.sum() / edges[-1]))
+
+
+def multipliers_of(method: InteriorPoint, pair: DistPair) -> Levels:
+    """lambda >= 0 of an iterate. Where f = 0 was fixed lambda makes the node's price 0, which costs nothing."""
+    shape = method.shape
+    levels = [np.zeros(0)] * (pair.depth + 1)
+    for depth in range(pair.depth, 0, -1):
+        at = shape.level(depth)
+        below = 0.0
+        if depth < pair.depth:
+            below = (pair.target[depth] * levels[depth + 1].reshape(-1, pair.vocab_size)).sum(axis=1)
+        fixed = np.where(shape.live_mass[at], 1.0 + below, 0.0)
+        levels[depth] = np.where(shape.live_budget[at], np.maximum(method.multiplier[at], 0.0), fixed)
+    levels[0] = np.zeros(1)
+    return tuple(levels)
