@@ -14,13 +14,14 @@ from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_
 from lpverify._array import as_float, zeros
 from lpverify._check import InputError, SizeError
 from lpverify.dist import make
+from lpverify.dist.drafts import ordered_drafts
 from lpverify.dist.pair import DistPair, path_probabilities
 from lpverify.dist.view import TreeView
 from lpverify.exact import budgets
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp import one_step, transport
 from lpverify.problem import VerifyProblem
-from lpverify.verify import VERIFIERS, StopLaw, Verifier, verifier
+from lpverify.verify import VERIFIERS, StopLaw, Verifier, expected_accepted, verifier
 from lpverify.verify._residual import positive_part, residual_law
 from lpverify.verify._walk import SequentialRule
 from lpverify.verify.block import block_law
@@ -158,7 +159,7 @@ def test_emitted_law_is_the_target_on_extreme_tables(pair: DistPair, paths: int,
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.permutations([0, 1, 2]), st.integers(0, 10**6), st.sampled_from(("nss", "specinfer", "spectr", "ot")))
+@given(st.permutations([0, 1, 2]), st.integers(0, 10**6), st.sampled_from(NAMES))
 def test_relabelling_tokens_changes_nothing(order: list[int], seed: int, name: str) -> None:
     pair = random_pair(3, 2, seed, alpha=1.0)
     first = evaluate(VerifyProblem(pair, 2), name).accepted
@@ -168,10 +169,23 @@ def test_relabelling_tokens_changes_nothing(order: list[int], seed: int, name: s
 
 @pytest.mark.parametrize("paths", [1, 2, 3])
 def test_equal_laws_accept_everything(paths: int) -> None:
-    for name in NAMES:
-        if name not in ("nss", "gbv"):
-            problem = VerifyProblem(EXACT["S6a"], paths)
-            assert evaluate(problem, name).block_efficiency == 2
+    """S6a: p = q = (.5, .3, .2, 0), L = 3: three accepted tokens; GBV does not manage it, nor NSS."""
+    problem = VerifyProblem(iid_pair(fractions(".5 .3 .2 0"), fractions(".5 .3 .2 0"), 3), paths)
+    for name in (n for n in NAMES if n not in ("nss", "gbv")):
+        method = "auto" if name in RECURSIVE else "closed form"
+        assert evaluate(problem, name, method=method).block_efficiency == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mean_of_expected_accepted_is_block_efficiency(name: str) -> None:
+    """E[tau] = E[E[tau | tree]] as fractions, over ordered drafts whatever the verifier declares (THEORY 8)."""
+    pair = EXACT["coin"]
+    checked = verifier(name)
+    mean = sum(
+        draft.probability * expected_accepted(checked(TreeView.from_pair(pair, draft.paths)))
+        for draft in ordered_drafts(pair, 2)
+    )
+    assert 1 + mean == evaluate(VerifyProblem(pair, 2), name).block_efficiency
 
 
 def test_known_values() -> None:

@@ -68,8 +68,13 @@ def evaluate(
     if method == "enumeration":
         masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
     elif checked.node_rule is not None:
-        limit = max_terms or recursion.MAX_TUPLES
-        masses, terms = recursion.walker_masses(problem.pair, checked.node_rule, paths, limit)
+        masses, terms = recursion.walker_masses(
+            problem.pair,
+            checked.node_rule,
+            paths,
+            ordered=checked.path_order,
+            max_terms=max_terms or recursion.MAX_TUPLES,
+        )
     else:
         masses, terms = recursion.traversal_masses(problem.pair, paths, max_terms or recursion.MAX_VISITS)
     return _evaluation(problem, checked.name, masses, terms, method)

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import product
-from math import comb
+from itertools import combinations_with_replacement, product
+from math import comb, factorial, prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lpverify import _check
-from lpverify._array import Array, Levels, one, zeros
-from lpverify.dist import tree
+from lpverify._array import Array, Levels, one, zero, zeros
+from lpverify.dist import drafts, tree
 from lpverify.dist.pair import DistPair
 from lpverify.verify._residual import acceptance, positive_part
 from lpverify.verify.base import NodeRule
 from lpverify.verify.traversal import after_rejection
 
-MAX_TUPLES = 1_000_000
-"""Most (node, tuple of drafted children) pairs that a walker's recursion visits."""
-MAX_VISITS = 200_000
-"""Most (node, history of rejected siblings) pairs that Traversal's recursion visits."""
+MAX_TUPLES = 2_000_000
+"""Most (node, tuple of drafted children) pairs that a walker's recursion visits: up to about 10 seconds in floats."""
+MAX_VISITS = 300_000
+"""Most (node, history of rejected siblings) pairs that Traversal's recursion visits: up to about 10 seconds."""
 
 
 def no_masses(pair: DistPair) -> Levels:
@@ -37,11 +38,20 @@ def no_masses(pair: DistPair) -> Levels:
 
 
 def walker_masses(
-    pair: DistPair, rule: Callable[[Array, Array, int], NodeRule], paths: int, max_terms: int = MAX_TUPLES
+    pair: DistPair,
+    rule: Callable[[Array, Array, int], NodeRule],
+    paths: int,
+    *,
+    ordered: bool = True,
+    max_terms: int = MAX_TUPLES,
 ) -> tuple[Levels, int]:
-    """Emitted masses of the walker with node rule ``rule``, and the number of tuples visited. Raises SizeError."""
+    """Emitted masses of the walker with node rule ``rule``, and the number of tuples visited. Raises SizeError.
+
+    ``ordered``: the rule looks at the order of the drafted children; else multisets of them are enough.
+    """
     size = pair.vocab_size
-    terms = sum(len(level) for level in pair.target) * sum(size**k for k in range(1, paths + 1))
+    count_drafted = drafts.count_ordered if ordered else drafts.count_multisets
+    terms = sum(len(level) for level in pair.target) * sum(count_drafted(size, k) for k in range(1, paths + 1))
     if terms > max_terms:
         raise _check.too_large(
             f"recursion on (node, k) with {paths} paths",
@@ -56,19 +66,27 @@ def walker_masses(
         below = zeros((len(arriving) * size, paths + 1), arriving)
         for node, k in np.argwhere(arriving > 0).tolist():
             target, draft = pair.target[depth][node], pair.draft[depth][node]
-            drafted = np.array(list(product(np.flatnonzero(draft > 0).tolist(), repeat=k)))
-            chosen = rule(target, draft, k).conditional(drafted)
-            chosen = chosen * (arriving[node, k] * draft[drafted].prod(axis=1))[:, None]
+            drafted = _drafted_tuples(np.flatnonzero(draft > 0).tolist(), k, ordered)
             multiplicity = (drafted[:, :, None] == np.arange(size)).sum(axis=1)  # (tuples, V)
+            mass = arriving[node, k] * draft[drafted].prod(axis=1)
+            if not ordered:
+                mass = mass * [factorial(k) // prod(map(factorial, row)) for row in multiplicity.tolist()]
+            chosen = rule(target, draft, k).conditional(drafted) * mass[:, None]
             for count in range(k + 1):
-                mass = np.where(multiplicity == count, chosen, chosen * 0).sum(axis=0)
+                moved = np.where(multiplicity == count, chosen, zero(chosen)).sum(axis=0)
                 if count:
-                    below[node * size : (node + 1) * size, count] += mass
+                    below[node * size : (node + 1) * size, count] += moved
                 else:
-                    emitted[depth][node] += mass
+                    emitted[depth][node] += moved
         arriving = below
     emitted[-1][:] = arriving.sum(axis=1)[:, None] * pair.bonus_rows
     return emitted, terms
+
+
+def _drafted_tuples(tokens: list[int], count: int, ordered: bool) -> npt.NDArray[np.int64]:
+    """All tuples or multisets of ``count`` of ``tokens``, one a row."""
+    every = product(tokens, repeat=count) if ordered else combinations_with_replacement(tokens, count)
+    return np.array(list(every))
 
 
 def traversal_masses(pair: DistPair, paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:

@@ -66,14 +66,14 @@ class NodeRule(Protocol):
 class Verifier:
     """A named verification algorithm; call it with a `TreeView` to get its `StopLaw`.
 
-    ``path_order``: the law depends on the order of the paths, not only on the multiset. ``first_path_only``: paths
-    other than the first are ignored. ``node_rule``: for tree walkers, (target row, draft row, k) -> `NodeRule`, from
-    which exact evaluation recurses on (node, k) instead of enumerating drafts.
+    ``path_order``: the law depends on the order of the paths; exact evaluation sums over multisets where it is False.
+    ``first_path_only``: paths other than the first are ignored. ``node_rule``: for tree walkers, (target row, draft
+    row, k) -> `NodeRule`, from which exact evaluation recurses on (node, k) instead of enumerating drafts.
     """
 
     name: str
     law: Callable[[TreeView], StopLaw]
-    path_order: bool = False
+    path_order: bool = True
     first_path_only: bool = False
     node_rule: Callable[[Array, Array, int], NodeRule] | None = None
 

@@ -24,4 +24,4 @@ def nss_law(view: TreeView) -> StopLaw:
 
 def verifier() -> Verifier:
     """The verifier ``nss``."""
-    return Verifier("nss", nss_law, node_rule=node_rule)
+    return Verifier("nss", nss_law, path_order=False, node_rule=node_rule)

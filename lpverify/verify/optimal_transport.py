@@ -175,4 +175,4 @@ def ot_law(view: TreeView) -> StopLaw:
 
 def verifier() -> Verifier:
     """The verifier ``ot``."""
-    return Verifier("ot", ot_law, node_rule=node_rule)
+    return Verifier("ot", ot_law, path_order=False, node_rule=node_rule)

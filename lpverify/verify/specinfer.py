@@ -36,4 +36,4 @@ def specinfer_law(view: TreeView) -> StopLaw:
 
 def verifier() -> Verifier:
     """The verifier ``specinfer``."""
-    return Verifier("specinfer", specinfer_law, path_order=True, node_rule=node_rule)
+    return Verifier("specinfer", specinfer_law, node_rule=node_rule)

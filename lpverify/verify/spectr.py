@@ -89,4 +89,4 @@ def spectr_law(view: TreeView) -> StopLaw:
 
 def verifier() -> Verifier:
     """The verifier ``spectr``."""
-    return Verifier("spectr", spectr_law, path_order=True, node_rule=node_rule)
+    return Verifier("spectr", spectr_law, node_rule=node_rule)

@@ -65,4 +65,4 @@ def traversal_law(view: TreeView) -> StopLaw:
 
 def verifier() -> Verifier:
     """The verifier ``traversal``."""
-    return Verifier("traversal", traversal_law, path_order=True)
+    return Verifier("traversal", traversal_law)
