@@ -1,14 +1,15 @@
 r"""What the heights of the leaves say about the bins: the loss of a binning, where to cut, which bins a leaf needs.
 
-Fix dual multipliers; let H(leaf) be the height (sum of y on the path) and lay the leaves out on [0, 1] by H descending, so that H
-becomes a step function H(u) of the rank u with steps at S_k (cumulative draft mass). This order is the best response to H, and the upper bound of THEORY 2.4
-is ``const + int phi'(u) H(u) du``. Three facts follow:
+Fix dual multipliers; let H(leaf) be the height (sum of y on the path) and lay the leaves out on [0, 1] by H
+descending, so that H becomes a step function H(u) of the rank u with steps at S_k (cumulative draft mass). This order
+is the best response to H, and the upper bound of THEORY 2.4 is ``const + int phi'(u) H(u) du``. Three facts follow:
 
 * A bin [a, b] makes the ranks inside it neutral. Against the best order it loses
-  ``loss(a, b) = int_a^b (phi'(u) - phibar) H(u) du >= 0`` (both factors fall). The sum over the bins is the part of the gap that only finer
-  bins can close, and a cut helps only where H jumps.
+  ``loss(a, b) = int_a^b (phi'(u) - phibar) H(u) du >= 0`` (both factors fall). The sum over the bins is the part of
+  the gap that only finer bins can close, and a cut helps only where H jumps.
 * ``beta(u) = int_0^u phi''(t) H(t) dt`` is the optimal potential of ranks: a leaf of height h whose own rank is u0 pays
-  ``cost(u) = beta(u) - beta(u0) - h (phi'(u) - phi'(u0)) >= 0`` per unit of mass that is moved to rank u; it is 0 for ranks of leaves of equal height.
+  ``cost(u) = beta(u) - beta(u0) - h (phi'(u) - phi'(u0)) >= 0`` per unit of mass that is moved to rank u; it is 0 for
+  ranks of leaves of equal height.
 * In any optimal table the entries of cost above theta carry at most ``gap / theta`` mass, so they may be left out.
 """
 
@@ -46,7 +47,7 @@ class Heights:
         weighted = self._upto(stop, self._weighted, "weighted") - self._upto(start, self._weighted, "weighted")
         plain = self._upto(stop, self._plain, "plain") - self._upto(start, self._plain, "plain")
         mean = phi_chord(start, width, self.paths) / np.where(width > 0, width, 1.0)
-        return np.maximum(weighted - mean * plain, 0.0)
+        return np.asarray(np.maximum(weighted - mean * plain, 0.0))
 
     def refined(self, edges: Vector, goal: float, most: int) -> Vector:
         """``edges`` with the bins of largest loss cut at their best jump, until the losses sum to ``goal`` at most.

@@ -6,17 +6,20 @@
         f(leaf) + v(leaf) - sum_b phibar_b T(leaf,b)         = 0                                [H(leaf)]
         sum_b T(leaf,b) = Q(leaf) [alpha(leaf)],   sum_leaf T(leaf,b) = width_b                 [beta(b)]
 
-The rows for H are differences of f + v = M along the tree, which makes H(c) the sum of the multipliers y of f <= M on the path to c: the height that
-the upper bound sorts the leaves by. Dual: lambda, y = H(c) - H(parent) >= 0, lambda(c) - sum_x p(x|c) lambda(cx) + y(c) >= 1 and
-alpha(leaf) + beta(b) >= phibar_b H(leaf).
+The rows for H are differences of f + v = M along the tree, which makes H(c) the sum of the multipliers y of f <= M on
+the path to c: the height that the upper bound sorts the leaves by. Dual feasibility:
 
-Mehrotra's predictor-corrector (SIAM J. Optim. 2, 1992) with the tree elimination of `lpverify.lp._tree_newton`. The method need not converge: the caller turns
-any iterate into certified bounds (`lpverify.lp.certify`).
+    lambda >= 0,  y(c) = H(c) - H(parent) >= 0,  lambda(c) - sum_x p(x|c) lambda(cx) + y(c) >= 1,
+    alpha(leaf) + beta(b) >= phibar_b H(leaf).
+
+Mehrotra's predictor-corrector (SIAM J. Optim. 2, 1992) with the tree elimination of `lpverify.lp._tree_newton`. The
+method need not converge: the caller turns any iterate into certified bounds (`lpverify.lp.certify`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,7 +37,7 @@ class Blocks:
     v: Vector
     t: Vector
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Vector]:
         return iter((self.f, self.s, self.v, self.t))
 
 
@@ -61,15 +64,12 @@ class InteriorPoint:
         self.multiplier = np.concatenate(
             [np.full(shape.vocab_size**i, 0.5 * (shape.depth - i + 1)) for i in range(1, shape.depth + 1)]
         )
-        self.height = np.concatenate(
-            [np.full(shape.vocab_size**i, float(i)) for i in range(1, shape.depth + 1)]
-        )
+        self.height = np.concatenate([np.full(shape.vocab_size**i, float(i)) for i in range(1, shape.depth + 1)])
         slope = shape.bin_sum(shape.entry_slope) / np.maximum(np.bincount(shape.entry_bin, minlength=shape.bins), 1)
         self.alpha = np.zeros(shape.leaves)
         self.beta = slope * float(shape.depth) + 1.0
         n = len(mass)
-        dual = self._dual_value()
-        self.z = Blocks(np.ones(n), self.multiplier.copy(), np.ones(n), np.maximum(dual.t, 1.0))
+        self.z = Blocks(np.ones(n), self.multiplier.copy(), np.ones(n), np.maximum(self._entry_value(self), 1.0))
         self._count = len(table) + int(2 * live_f.sum() + live_m.sum())
 
     @property
@@ -80,8 +80,7 @@ class InteriorPoint:
     @property
     def primal_residual(self) -> float:
         """Sum of the absolute violations of all equations."""
-        right = self._primal_residual()
-        return float(sum(np.abs(r).sum() for r in (right.multiplier, right.height, right.alpha, right.beta)))
+        return self._primal_residual().size
 
     def step(self) -> float:
         """One predictor-corrector step; returns the smaller of the two step lengths."""
@@ -114,18 +113,16 @@ class InteriorPoint:
     def _direction(
         self, factor: Factorisation, weight: Blocks, primal: RightSide, missing: Blocks, target: Blocks
     ) -> tuple[Blocks, Blocks, Direction]:
-        """Solve z dx + x dz = target, A dx = primal, dz = A'd - missing, refining until A dx stops improving."""
+        """Solve z dx + x dz = target, A dx = primal, dz = A'd - missing, refining until A dx stops improving.
+
+        f is recovered from its own unknown phi and v from the rise of H: where such a column is basic its weight is
+        huge, and weight times a difference of dual unknowns would keep no digit.
+        """
         shape, x, z = self.shape, self.x, self.z
-        u = Blocks(*(t / b + w * m for t, b, w, m in zip(target, z, weight, missing, strict=True)))
-        u.f, u.s, u.v = (np.where(m, a, 0.0) for m, a in self._with_masks(u))
-        columns = self._rows(Blocks(np.zeros(len(u.f)), u.s, u.v, u.t))
-        right = RightSide(
-            columns.multiplier - primal.multiplier,
-            columns.height - primal.height,
-            columns.alpha - primal.alpha,
-            columns.beta - primal.beta,
-            np.where(shape.live_budget, u.f / weight.f, 0.0),
-        )
+        u = self._live(Blocks(*(t / b + w * m for t, b, w, m in zip(target, z, weight, missing, strict=True))))
+        nothing = np.zeros(len(u.f))
+        right = self._rows(Blocks(nothing, u.s, u.v, u.t)) - primal
+        right = replace(right, budget=np.where(shape.live_budget, u.f / weight.f, 0.0))
         direction = factor.solve(right)
         best: tuple[float, Blocks, Blocks, Direction] | None = None
         for _ in range(REFINEMENTS):
@@ -134,23 +131,16 @@ class InteriorPoint:
             dx = Blocks(*((t - a * d) / b for t, a, d, b in zip(target, x, dz, z, strict=True)))
             dx.f = direction.budget
             dz.f = (target.f - z.f * dx.f) / x.f
-            dx.f, dx.s, dx.v = (np.where(m, a, 0.0) for m, a in self._with_masks(dx))
-            dz.f, dz.s, dz.v = (np.where(m, a, 0.0) for m, a in self._with_masks(dz))
-            got = self._rows(dx)
-            left = RightSide(
-                *(getattr(got, k) - getattr(primal, k) for k in ("multiplier", "height", "alpha", "beta")),
-                np.zeros(len(u.f)),
-            )
-            error = sum(float(np.abs(r).sum()) for r in (left.multiplier, left.height, left.alpha, left.beta))
-            if best is not None and not error < 0.5 * best[0]:
-                if error < best[0]:
-                    best = (error, dx, dz, direction)
+            dx, dz = self._live(dx), self._live(dz)
+            left = self._rows(dx) - primal
+            error = left.size
+            improved = best is None or error < best[0]
+            enough = best is not None and error > 0.5 * best[0]
+            if improved:
+                best = (error, dx, dz, direction)
+            if enough or error < 1e-15:
                 break
-            best = (error, dx, dz, direction)
-            if error < 1e-15:
-                break
-            more = factor.solve(left)
-            direction = direction + more
+            direction = direction + factor.solve(left)
         assert best is not None
         return best[1], best[2], best[3]
 
@@ -202,9 +192,11 @@ class InteriorPoint:
         leaf_height = at.height[shape.inner :][shape.entry_leaf]
         return at.alpha[shape.entry_leaf] + at.beta[shape.entry_bin] - shape.entry_slope * leaf_height
 
-    def _with_masks(self, blocks: Blocks) -> tuple[tuple[Vector, Vector], ...]:
+    def _live(self, blocks: Blocks) -> Blocks:
+        """The same with 0 in the columns that take no part."""
         live_f, live_m = self.shape.live_budget, self.shape.live_mass
-        return ((live_f, blocks.f), (live_f, blocks.s), (live_m, blocks.v))  # type: ignore[return-value]
+        f, s, v = (np.where(m, x, 0.0) for m, x in ((live_f, blocks.f), (live_f, blocks.s), (live_m, blocks.v)))
+        return Blocks(f, s, v, blocks.t)
 
     def _masked(self, blocks: Blocks) -> tuple[Vector, ...]:
         live_f, live_m = self.shape.live_budget, self.shape.live_mass

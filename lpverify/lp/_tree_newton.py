@@ -1,13 +1,14 @@
 """Newton's equations of the rank-quantile LP, solved by elimination along the prefix tree.
 
-The normal equations S = A D A^T of the LP (see `lpverify.lp._interior_point`) have the unknowns lambda(c), H(c) for every node
-below the root, alpha(leaf) and beta(bin). Their graph is the prefix tree plus the bins, so eliminating from the leaves to the root leaves one
-dense system in the B bins. The column of f(c), which would join all children of c to each other, is kept as an extra unknown phi(c)
-(the quasi-definite form of the same equations): then c meets its parent only in H(parent) and phi(parent), and every level is
-eliminated in a few vectorised operations. Cost of one factorisation: O(N s^2 + (n - N) B^2) for N leaves with s bins each.
+The normal equations S = A D A^T of the LP (see `lpverify.lp._interior_point`) have the unknowns lambda(c), H(c) for
+every node below the root, alpha(leaf) and beta(bin). Their graph is the prefix tree plus the bins, so eliminating
+from the leaves to the root leaves one dense system in the B bins. The column of f(c), which would join all children
+of c to each other, is kept as an extra unknown phi(c) (the quasi-definite form of the same equations): then c meets
+its parent only in H(parent) and phi(parent), and every level is eliminated in a few vectorised operations. Cost of
+one factorisation: O(N s^2 + (n - N) B^2) for N leaves with s bins each.
 
-All pivots are sums of terms of one sign, and differences of nearly equal numbers are avoided by the product forms below, which is what
-keeps the directions accurate when the weights span 20 orders of magnitude near the optimum.
+All pivots are sums of terms of one sign, and differences of nearly equal numbers are avoided by the product forms
+below, which is what keeps the directions accurate when the weights span 20 orders of magnitude near the optimum.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ IntVector = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Shape:
-    """Index structure of the LP. Nodes below the root are concatenated level by level; the leaves are the last N of them.
+    """Index structure of the LP: nodes below the root, concatenated level by level; the leaves are the last N.
 
     ``sibling_sum`` of a node vector has one entry per parent: the root first, then the inner nodes in the same order.
     """
@@ -63,15 +64,15 @@ class Shape:
         return np.repeat(np.concatenate([[root], x[: self.inner]]), self.vocab_size)
 
     def leaf_sum(self, x: Vector) -> Vector:
-        return np.bincount(self.entry_leaf, x, self.leaves)
+        return np.bincount(self.entry_leaf, x, self.leaves).astype(np.float64, copy=False)
 
     def bin_sum(self, x: Vector) -> Vector:
-        return np.bincount(self.entry_bin, x, self.bins)
+        return np.bincount(self.entry_bin, x, self.bins).astype(np.float64, copy=False)
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A change of the dual unknowns, with the two derived changes that would lose their digits if recomputed by differences."""
+    """A change of the dual unknowns, and two derived changes that would lose their digits as differences of them."""
 
     multiplier: Vector  # (n,) lambda
     height: Vector  # (n,) H
@@ -86,13 +87,21 @@ class Direction:
 
 @dataclass(frozen=True)
 class RightSide:
-    """Right-hand side of the equations; ``budget`` belongs to the extra unknowns phi."""
+    """Right-hand side of the equations, a value per row of A; ``budget`` belongs to the extra unknowns phi."""
 
-    multiplier: Vector
-    height: Vector
-    alpha: Vector
-    beta: Vector
-    budget: Vector
+    multiplier: Vector  # (n,)
+    height: Vector  # (n,)
+    alpha: Vector  # (N,)
+    beta: Vector  # (B,)
+    budget: Vector  # (n,)
+
+    def __sub__(self, other: RightSide) -> RightSide:
+        return RightSide(*(getattr(self, k.name) - getattr(other, k.name) for k in fields(self)))
+
+    @property
+    def size(self) -> float:
+        """Sum of absolute entries."""
+        return float(sum(np.abs(getattr(self, k.name)).sum() for k in fields(self)))
 
 
 class Factorisation:
@@ -153,12 +162,13 @@ class Factorisation:
                 cross_part = to_height * to_budget * inverse
                 height, budget, cross = (shape.sibling_sum(x) for x in (height_part, budget_part, cross_part))
                 coupling, coupling_budget = next_coupling, next_budget
-        # Adding a constant to beta and taking it from alpha changes nothing: rows of the bin system sum to 0 and the last beta is fixed.
+        # A constant added to beta and taken from alpha changes nothing: rows of the bin system sum to 0 (so the
+        # diagonal is what the rest of a row leaves) and the last beta stays 0.
         schur = (schur + schur.T) / 2
         np.fill_diagonal(schur, 0.0)
         np.fill_diagonal(schur, -schur.sum(axis=1))
         free = schur[:-1, :-1]
-        self._scale = 1.0 / np.sqrt(np.maximum(np.diag(free), 1e-300))
+        self._scale = 1.0 / np.sqrt(np.maximum(np.diag(free), np.finfo(float).tiny))
         self._scaled = free * self._scale[:, None] * self._scale[None, :]
         self._chol = _cholesky(self._scaled)
 

@@ -1,7 +1,7 @@
 r"""The plain rank-quantile program: all leaves, all bins, rebuilt and solved by HiGHS in every round (THEORY 2.4).
 
-The same program as `lpverify.lp.quantile`, written down as one matrix. It is the readable version, the peer in the benchmark, and an independent solver
-in the tests; beyond a few thousand nodes use `lpverify.lp.quantile`.
+The same program as `lpverify.lp.quantile`, written down as one matrix. It is the readable version, the peer in the
+benchmark, and an independent solver in the tests; beyond a few thousand nodes use `lpverify.lp.quantile`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def solve(
 ) -> LpSolution:
     """The optimum by HiGHS's interior point without crossover; bins are cut where the heights of the leaves jump.
 
-    Bounds are certified. Status "stalled" when the solver's own precision (about 1e-7) keeps them further apart than ``tolerance``.
-    Raises SizeError when leaves x bins exceed `MAX_ENTRIES`.
+    Bounds are certified. Status "stalled" when the solver's own precision (about 1e-7) keeps them further apart than
+    ``tolerance``. Raises SizeError when leaves x bins exceed `MAX_ENTRIES`.
     """
     began = time.perf_counter()
     _check.integer("paths (K)", paths, least=1)
@@ -141,7 +141,7 @@ def with_jumps(pair: DistPair, multipliers: Levels, edges: Vector, gap: float) -
     falls = height[order][:-1] - height[order][1:] > max(gap, 1e-6)
     steps = np.cumsum(pair.draft_paths[-1][order])[:-1][falls]
     merged = np.unique(np.concatenate([edges, steps[(steps > 0) & (steps < 1)]]))
-    return merged[np.concatenate([[True], np.diff(merged[:-1]) > 1e-10, [True]])]
+    return np.asarray(merged[np.concatenate([[True], np.diff(merged[:-1]) > 1e-10, [True]])])
 
 
 def _children(pair: DistPair) -> sparse.csr_array:

@@ -1,16 +1,18 @@
 r"""The multi-path optimum at scale: the rank-quantile formulation with adaptive bins and a certified gap (THEORY 2.4).
 
     maximise  sum_c f(c)
-    s.t.      f(root) = 1,  f(cx) <= p(x|c) f(c),  f(c) <= M(c),  M(c) = sum_x M(cx),  M(leaf) = sum_b phibar_b T(leaf,b),
+    s.t.      f(root) = 1,  f(cx) <= p(x|c) f(c),  f(c) <= M(c),
+              M(c) = sum_x M(cx),  M(leaf) = sum_b phibar_b T(leaf,b),
               sum_b T(leaf,b) = Q(leaf),  sum_leaf T(leaf,b) = width_b,  T >= 0
 
-over bins b of the rank interval [0, 1], phibar_b the mean of phi'(u) = K (1-u)^(K-1) on bin b. Any binning gives a feasible policy, hence a lower bound;
-the multipliers lambda of ``f(cx) <= p f`` give an upper bound for every binning. Both are taken from the iterates through `lpverify.lp.certify`, so
-they hold whatever the solver did.
+over bins b of the rank interval [0, 1], phibar_b the mean of phi'(u) = K (1-u)^(K-1) on bin b. Any binning gives a
+feasible policy, hence a lower bound; the multipliers lambda of ``f(cx) <= p f`` give an upper bound for every
+binning. Both are taken from the iterates through `lpverify.lp.certify`, so they hold whatever the solver did.
 
-Round 0 uses a few bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and gives a leaf only the bins that an
-optimal table can use (`lpverify.lp._heights`); typically 4 to 20 a leaf. Each round is solved by an interior-point method whose linear algebra follows the prefix tree
-(`lpverify.lp._interior_point`), and stops as soon as its own gap is small against what the bins lose.
+Round 0 uses a few bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and gives
+a leaf only the bins that an optimal table can use (`lpverify.lp._heights`); typically 4 to 20 a leaf. Each round is
+solved by an interior-point method whose linear algebra follows the prefix tree (`lpverify.lp._interior_point`), and
+stops as soon as its own gap is small against what the bins lose.
 """
 
 from __future__ import annotations
@@ -55,8 +57,9 @@ def solve(
 ) -> LpSolution:
     """The optimum between certified bounds that are at most ``tolerance`` apart, or as close as ``time_limit`` allows.
 
-    ``status`` is "optimal", "time_limit", or "stalled" when rounding errors keep the bounds further apart. ``progress`` is called
-    after every round. Works in float64; bounds hold up to rounding (`certify.check` with ``exact=True`` makes them rational).
+    ``status`` is "optimal", "time_limit", or "stalled" when rounding errors keep the bounds further apart.
+    ``progress`` is called after every round. Works in float64; bounds hold up to rounding (`certify.check` with
+    ``exact=True`` makes them rational).
 
     Raises InputError for K < 1 and SizeError beyond `MAX_NODES`.
     """
@@ -180,9 +183,7 @@ class _Search:
         )
 
 
-def interior_point(
-    pair: DistPair, paths: int, edges: Vector, lowest: IntVector, highest: IntVector
-) -> InteriorPoint:
+def interior_point(pair: DistPair, paths: int, edges: Vector, lowest: IntVector, highest: IntVector) -> InteriorPoint:
     """The program on given bins where leaf i uses the bins ``lowest[i] .. highest[i]``.
 
     Leaves of draft mass below `NEGLIGIBLE` take no part, and f = 0 is fixed at nodes of target mass below it.
@@ -192,7 +193,7 @@ def interior_point(
     live = mass > NEGLIGIBLE
     live_mass = [live]
     for _ in range(depth - 1):
-        live_mass.insert(0, live_mass[0].reshape(-1, size).any(axis=1))
+        live_mass.insert(0, np.asarray(live_mass[0].reshape(-1, size).any(axis=1)))
     mass_mask = np.concatenate(live_mass)
     budget_mask = mass_mask & (np.concatenate(pair.target_paths[1:]) > NEGLIGIBLE)
     count = np.where(live, highest - lowest + 1, 0)

@@ -25,15 +25,17 @@ def solve(
 ) -> LpSolution:
     """The optimal block efficiency of any lossless verifier with K i.i.d. draft paths, between certified bounds.
 
-    ``method`` is one of `METHODS`; "auto" takes the closed form for K = 1 and the rank-quantile program otherwise (its answer carries a
-    certificate, which the one-step closed form of L = 1 does not need). The others are reference formulations for small sizes.
+    ``method`` is one of `METHODS`; "auto" takes the closed form for K = 1 and the rank-quantile program otherwise
+    (its answer carries a certificate, which the one-step closed form of L = 1 does not need). The others are
+    reference formulations for small sizes.
 
-    ``exact`` (rational problems only) also proves the optimum as a fraction where that is possible (about 100 nodes, up to 400), and gives
-    rational bounds beyond: see `LpSolution.exact` and `LpSolution.exact_bounds`.
+    ``exact`` (rational problems only) also proves the optimum as a fraction where that is possible (about 100 nodes,
+    up to 400), and gives rational bounds beyond: see `LpSolution.exact` and `LpSolution.exact_bounds`.
 
     ``tolerance`` is the certified gap to stop at, ``time_limit`` in seconds; bounds are valid whatever the ``status``.
 
-    Raises InputError for an unknown method, a method that does not fit, or ``exact`` on floats; SizeError when the method refuses the size.
+    Raises InputError for an unknown method, a method that does not fit, or ``exact`` on floats; SizeError when the
+    method refuses the size.
 
     >>> from lpverify.dist.pair import DistPair
     >>> coin = DistPair.from_levels([[[0.25, 0.75]], [[0.25, 0.75]] * 2], [[[0.6, 0.4]], [[0.6, 0.4]] * 2])
