@@ -109,6 +109,7 @@ def test_phi_is_accurate_for_every_mass(paths):
         )
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(1, 64))
 def test_chord_has_relative_accuracy(start, part, paths):
     width = (1 - start) * part * 2.0**-60

@@ -191,11 +191,10 @@ class _Edges:
     owner: npt.NDArray[np.int64]  # (rows, edges)
 
     def merged(self, rows: int) -> _Edges:
-        """Join the hulls of siblings: sort by slope, replaced edges last."""
+        """Join the hulls of siblings: sort by slope, edges without mass first."""
         run, rise, owner = (part.reshape(rows, -1) for part in (self.run, self.rise, self.owner))
         with np.errstate(over="ignore"):
             slope = divide(rise, run, where_zero=np.inf)
-        slope = np.where((run == 0) & (rise == 0), -np.inf, slope)
         order = np.argsort(-slope, axis=1, kind="stable")
         return _Edges(*(np.take_along_axis(part, order, axis=1) for part in (run, rise, owner)))
 
