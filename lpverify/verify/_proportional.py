@@ -32,10 +32,7 @@ from lpverify._array import (
     zeros_like,
 )
 from lpverify.verify._ranks import RankMeasure, rescaled
-from lpverify.verify._splits import Layout, Split, lay_out
-
-TIE = 1e-14
-"""Relative difference of two float slopes or misfits that rounding explains; exact arithmetic needs none."""
+from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
 
 LARGEST_MEAN = 1e300
 """Wanted means are cut here; only a target probability of 1e-300 or more times the draft's reaches it."""
@@ -89,7 +86,7 @@ def minorant_groups(shares: Array, target: Array) -> tuple[Array, Array]:
             steepness = divide(rise, run, where_zero=float("inf"))
         steepness = xp.where(waiting, steepness, float("inf"))
         least = xp.min(steepness, axis=-1, keepdims=True)
-        lowest = waiting & (steepness <= (least if is_exact(shares) else least * (1 + TIE)))
+        lowest = waiting & (steepness <= (least if is_exact(shares) else least * (1 + ROUNDING)))
         end = size - 1 - xp.argmax(xp.flip(xp.astype(lowest, xp.int64), axis=-1), axis=-1)[:, None]
         member = waiting & (index <= end)
         group = xp.where(member, start, group)
@@ -124,6 +121,8 @@ def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Arr
     pooled = xp.where(same, rest * q, zero(draft))
     pool_mean = divide(xp.sum(pooled * phibar, axis=-1), xp.sum(pooled, axis=-1), where_zero=zero(draft))
     miss = abs(kept * q * phibar + pooled * pool_mean[:, :, None] - q * t)
+    if not is_exact(draft):
+        miss = xp.clip(miss - ROUNDING * q * t, 0.0, None)
     misfit = xp.sum(xp.where(same, miss, zero(draft)), axis=-1)
 
     by_child = xp.permute_dims(same, (0, 2, 1))  # child, candidate
@@ -131,7 +130,7 @@ def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Arr
     misfit = xp.where(by_child, misfit[:, None, :], far)
     least = xp.min(misfit, axis=-1, keepdims=True)
     if not is_exact(draft):
-        least = least + TIE * _sum_over(group[:, :, None] == group[:, None, :], draft * mean)[:, :, None]
+        least = least * (1 + ROUNDING)
     beyond = 1 + xp.max(candidate, axis=-1)[:, None, None]
     best = xp.min(xp.where(misfit <= least, candidate[:, None, :], beyond), axis=-1)
     return _fractions(best, mean, needed)
@@ -142,12 +141,11 @@ def _fractions(pool_mean: Array, mean: Array, needed: Array) -> tuple[Array, Arr
     xp = namespace(mean)
     wanted, offered = needed - pool_mean, mean - pool_mean
     none, all_ = zero(mean), one(mean)
-    one_sign = ((wanted > 0) & (offered > 0)) | ((wanted < 0) & (offered < 0))
-    size, limit = abs(wanted), abs(offered)
-    inner = one_sign & (size < limit)
-    scale = xp.where(inner, limit, all_)
-    kept = xp.where(inner, size / scale, xp.where(one_sign, all_, none))
-    rest = xp.where(inner, abs(mean - needed) / scale, xp.where(one_sign, none, all_))
+    above, below = (wanted > 0) & (offered > 0), (wanted < 0) & (offered < 0)
+    inner = (above & (needed < mean)) | (below & (needed > mean))
+    scale = xp.where(inner, abs(offered), all_)
+    kept = xp.where(inner, abs(wanted) / scale, xp.where(above | below, all_, none))
+    rest = xp.where(inner, abs(mean - needed) / scale, xp.where(above | below, none, all_))
     return kept, rest
 
 

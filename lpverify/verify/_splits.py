@@ -20,6 +20,9 @@ from typing import Any
 from lpverify._array import Array, as_index, divide, is_exact, namespace, sums_after, sums_before, zero
 from lpverify.verify._ranks import RankMeasure, mean_density, ratio_order, rescaled
 
+ROUNDING = 1e-14
+"""Relative difference of two floats that rounding explains where a split has to choose; exact arithmetic needs none."""
+
 UNRESOLVED = 2.0**-55
 """Distance given to two points of the two halves of [0, 1] whose double representations coincide."""
 
@@ -97,8 +100,8 @@ def overlaps(children: Array, pieces: Array) -> Array:
     child, piece = children[:, :, None], pieces[:, None, :]
     child_start, child_end = (points.viewed(None, -1) for points in _ends(children))
     piece_start, piece_end = (points.viewed(-1, None) for points in _ends(pieces))
-    from_child = ~_precedes(child_start, piece_start)
-    to_child = _precedes(child_end, piece_end)
+    from_child = ~precedes(child_start, piece_start)
+    to_child = precedes(child_end, piece_end)
     parts: Array = xp.where(
         to_child,
         xp.where(from_child, child, _distance(piece_start, child_end)),
@@ -111,7 +114,7 @@ def overlaps(children: Array, pieces: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class _Points:
+class Points:
     """Points of [0, 1] by the mass before and after them; ``front``: the former is not the larger."""
 
     before: Array
@@ -121,24 +124,24 @@ class _Points:
     def front(self) -> Array:
         return self.before <= self.after
 
-    def viewed(self, *axes: int | None) -> _Points:
+    def viewed(self, *axes: int | None) -> Points:
         """(R, n) points as (R, n, 1) or (R, 1, n): -1 stands for the new axis."""
         index = (slice(None), *(None if axis == -1 else slice(None) for axis in axes))
-        return _Points(self.before[index], self.after[index])
+        return Points(self.before[index], self.after[index])
 
 
-def _ends(masses: Array) -> tuple[_Points, _Points]:
+def _ends(masses: Array) -> tuple[Points, Points]:
     """Start and end points of consecutive intervals; the end of one is the start of the next to the last bit."""
     xp = namespace(masses)
     before, after = sums_before(masses), sums_after(masses)
     all_before = before[:, -1:] + masses[:, -1:]
     all_after = after[:, :1] + masses[:, :1]
-    starts = _Points(before, xp.concat([all_after, after[:, :-1]], axis=-1))
-    ends = _Points(xp.concat([before[:, 1:], all_before], axis=-1), after)
+    starts = Points(before, xp.concat([all_after, after[:, :-1]], axis=-1))
+    ends = Points(xp.concat([before[:, 1:], all_before], axis=-1), after)
     return starts, ends
 
 
-def _precedes(first: _Points, second: _Points) -> Array:
+def precedes(first: Points, second: Points) -> Array:
     """Is ``first`` strictly before ``second``."""
     xp = namespace(first.before)
     in_half = xp.where(first.front, first.before < second.before, first.after > second.after)
@@ -146,7 +149,7 @@ def _precedes(first: _Points, second: _Points) -> Array:
     return answer
 
 
-def _distance(first: _Points, second: _Points) -> Array:
+def _distance(first: Points, second: Points) -> Array:
     """Mass from ``first`` to ``second``, 0 when ``second`` is not after it."""
     xp = namespace(first.before)
     across = (1 - second.after) - first.before

@@ -13,12 +13,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpverify._array import Array, divide, ignoring_overflow, is_exact, namespace, ones, sums_after, sums_before, zeros
+from lpverify._array import (
+    Array,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    ones,
+    sums_after,
+    sums_before,
+    zero,
+    zeros,
+)
 from lpverify.verify._ranks import RankMeasure, rescaled
-from lpverify.verify._splits import Layout, Split, lay_out
-
-TIE = 1e-14
-"""Relative difference of two float objectives that rounding explains; exact arithmetic needs none."""
+from lpverify.verify._splits import ROUNDING, Layout, Points, Split, lay_out, precedes
 
 
 def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
@@ -27,7 +35,7 @@ def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Ar
     A child's measure has m + 2 pieces: its interval cuts two of the node's m pieces.
     """
     layout = lay_out(measure, target, draft, paths)
-    kept, rest = tempering(layout.ordered, layout.draft, weight[:, None] * layout.target)
+    kept, rest = tempering(layout.ordered, layout.draft, layout.target, weight[:, None])
     before = sums_before(layout.overlap, -2)
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
@@ -37,31 +45,53 @@ def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Ar
     return Split(layout.by_token(kept * layout.ordered + rest * layout.draft), children)
 
 
-def tempering(ordered: Array, draft: Array, wanted: Array) -> tuple[Array, Array]:
-    """The smallest lambda in [0, 1] that maximises sum_x min(wanted, lambda ordered + (1 - lambda) draft).
+def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tuple[Array, Array]:
+    """The smallest lambda in [0, 1] that maximises sum_x min(w p, lambda ordered + (1 - lambda) draft).
 
-    Rows (R, V); returns lambda and 1 - lambda, (R, 1) each.
+    ``ordered``, ``draft``, ``target`` p are (R, V), ``weight`` w is (R, 1); returns lambda and 1 - lambda, (R, 1) each.
+    Child x changes sides at lambda_x = (w p - draft) / (ordered - draft), and the slope after a candidate is the sum of
+    ordered - draft over the children whose q* is below w p there: the first candidate with none upwards is the answer.
+    Slopes, not values, because a child of mass 1e-20 may decide.
 
     >>> import numpy as np
-    >>> ordered, draft = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]])
-    >>> tempering(ordered, draft, np.array([[0.625, 0.375]]))
+    >>> rows = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]]), np.array([[0.625, 0.375]])
+    >>> tempering(*rows, np.array([[1.0]]))
     (array([[0.5]]), array([[0.5]]))
     """
     xp = namespace(draft)
-    change = ordered - draft
-    with ignoring_overflow():
-        kept = divide(wanted - draft, change, where_zero=-ones((1, 1), draft))
-        rest = divide(ordered - wanted, change, where_zero=-ones((1, 1), draft))
-    inside = (kept > 0) & (rest > 0)
     none, all_ = zeros((len(draft), 1), draft), ones((len(draft), 1), draft)
-    kept = xp.concat([none, all_, xp.where(inside, kept, none)], axis=-1)
-    rest = xp.concat([all_, none, xp.where(inside, rest, all_)], axis=-1)
-    selected = kept[:, :, None] * ordered[:, None, :] + rest[:, :, None] * draft[:, None, :]
-    value = xp.sum(xp.minimum(selected, wanted[:, None, :]), axis=-1)
-    best = xp.max(value, axis=-1, keepdims=True)
-    maximal = value >= (best if is_exact(draft) else best * (1 - TIE))
-    smallest = xp.argmin(xp.where(maximal, kept, 2 * all_), axis=-1)[:, None]
+    change = differences(ordered, draft, none)
+    with ignoring_overflow():
+        turn = divide(differences(weight * target, draft, weight - 1), change, where_zero=none)
+        left = divide(differences(ordered, weight * target, 1 - weight), change, where_zero=none)
+    candidate = xp.where((turn > 0) & (left > 0), turn, none)
+    kept = xp.concat([none, candidate, all_], axis=-1)
+    rest = xp.concat([all_, xp.where(candidate > 0, left, all_), none], axis=-1)
+    turned = ~precedes(Points(kept, rest).viewed(None, -1), Points(turn, left).viewed(-1, None))
+    below = turned == (change[:, None, :] < 0)
+    gains = xp.where(below, change[:, None, :], zero(draft))
+    slope = xp.sum(gains, axis=-1)
+    flat = zero(draft) if is_exact(draft) else ROUNDING * xp.sum(abs(gains), axis=-1)
+    maximal = (slope <= flat) | (rest == 0)
+    least = xp.min(xp.where(maximal, kept, all_), axis=-1, keepdims=True)
+    smallest = xp.argmax(xp.where(maximal & (kept == least), rest, -all_), axis=-1)[:, None]
     return xp.take_along_axis(kept, smallest, axis=-1), xp.take_along_axis(rest, smallest, axis=-1)
+
+
+def differences(first: Array, second: Array, surplus: Array) -> Array:
+    """``first - second`` (R, V), where the sum over a row is known to be ``surplus`` (R, 1).
+
+    In floats an entry above 1/2 takes its difference from all others, as near 1 its own would be rounding only, and
+    any other difference that rounding explains is 0.
+    """
+    xp = namespace(first)
+    plain = first - second
+    if is_exact(first):
+        return plain
+    plain = xp.where(abs(plain) <= ROUNDING * second, 0.0, plain)
+    others = surplus - (sums_before(plain) + sums_after(plain))
+    balanced: Array = xp.where(first > 0.5, others, plain)
+    return balanced
 
 
 def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, place: Any) -> RankMeasure:
@@ -76,11 +106,12 @@ def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, p
     after = sums_after(layout.overlap, -2)[rows, place]
     in_piece = before + inside + after
     none = zeros((1, 1), before)
+    total = layout.draft[rows, place][:, None]
+    before, after = xp.where(total == 0, in_piece, before), xp.where(total == 0, none, after)
 
     def share(mass: Array) -> Array:
         return node.width * divide(mass, in_piece, where_zero=none)
 
-    total = layout.draft[rows, place][:, None]
     above = xp.concat([node.above + share(after + inside), node.above + share(after), node.above], axis=-1)
     width = xp.concat([share(before), share(inside), share(after)], axis=-1)
     own = divide(inside, total, where_zero=none)
@@ -90,7 +121,7 @@ def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, p
 
     pieces = inside.shape[-1]
     used = xp.astype(inside > 0, xp.int64)
-    first = xp.argmax(used, axis=-1)[:, None]
+    first = xp.where(total == 0, pieces + 1, xp.argmax(used, axis=-1)[:, None])
     last = pieces - 1 - xp.argmax(xp.flip(used, axis=-1), axis=-1)[:, None]
     slot = xp.arange(pieces + 2, device=first.device)[None, :]
     part = xp.where(slot <= first, slot, xp.where(slot <= last + 1, slot + (pieces - 1), slot + 2 * (pieces - 1)))
