@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,7 @@ from lp_cases import iid_pair, random_pair, rational_pair
 
 from lpverify._array import as_float
 from lpverify._check import InputError, SizeError
-from lpverify.lp import antichain, certify, one_step, single_path, transport
+from lpverify.lp import _exact_basis, _highs, antichain, certify, one_step, single_path, transport
 from lpverify.lp._elimination import solve_square
 from lpverify.lp.rational import exact_optimum, level_sets
 
@@ -82,6 +83,29 @@ def test_a_basis_beyond_float_tolerance_is_refined(vocab, depth, seed):
     solution = exact_optimum(pair, 2)
     assert solution.exact is not None
     assert certify.check_coverage(pair, solution.details["budgets"], solution.details["multipliers"], 2).valid
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 5])  # seeds whose basis has multipliers that count as decided
+def test_refined_objective_is_the_old_one_on_its_equations(seed, monkeypatch):
+    """``sum x`` = refined objective + multipliers of the equations, scaled: an identity that holds at every basis."""
+    monkeypatch.setattr(_exact_basis, "REACH", 1.0)  # so that some rows and columns count as decided
+    pair = rational_pair(3, 3, seed, 50)
+    rows = _exact_basis.CoverageRows(pair, 2)
+    noise = np.random.default_rng(seed).uniform(-2, 2, pair.nodes)
+    point = _highs.solve(replace(rows.program(), objective=noise))
+    vertex = rows.vertex(point.basic_columns, point.basic_rows)
+    # the basis belongs to another objective, so something is wrong with it
+    refined = rows.refined(vertex)
+    reduced = 1 - rows._combine(vertex.tight, vertex.duals)
+    worst = max(-min(vertex.duals), max(reduced[rows.draft > 0]))
+    assert worst > 0
+    equations = np.flatnonzero(refined.row_lower == 0)
+    assert equations.size
+    place = {int(row): k for k, row in enumerate(vertex.tight)}
+    decided = sum(as_float(rows._combine(np.array([row]), vertex.duals[[place[row]]])) for row in equations.tolist())
+    free = refined.upper > 0
+    assert free.any()
+    np.testing.assert_allclose(refined.objective[free] * float(worst) + decided[free], 1, rtol=1e-9)
 
 
 def test_coverage_check_rejects_what_is_not_proved():
