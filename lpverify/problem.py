@@ -9,6 +9,9 @@ from lpverify import _check
 from lpverify.dist import files
 from lpverify.dist.pair import DistPair
 
+MAX_PATHS = 1024
+"""Largest number of draft paths; sums of K terms are evaluated for every node."""
+
 
 @dataclass(frozen=True)
 class VerifyProblem:
@@ -23,7 +26,7 @@ class VerifyProblem:
     description: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        _check.integer("paths (K)", self.paths, least=1)
+        _check.integer("paths (K)", self.paths, least=1, most=MAX_PATHS)
 
     def with_paths(self, paths: int) -> VerifyProblem:
         """The same laws with another number of draft paths."""

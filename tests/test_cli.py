@@ -149,6 +149,7 @@ def test_random_refuses_bad_options(tmp_path: Path) -> None:
         (["solve", "coin-2", "--paths", "1.5"], "'1.5'"),
         (["solve", "coin-2", "--paths", "0"], "--paths: got 0"),
         (["solve", "coin-2", "--paths", "-3"], "--paths: got -3"),
+        (["solve", "coin-2", "--paths", "1000000000"], "1..1024"),
         (["solve", "coin-2", "--paths", "2", "--algorithms", "bv,magic"], "'magic'"),
         (["solve", "coin-2", "--paths", "2", "--algorithms", ""], "--algorithms"),
         (["solve", "coin-2", "--paths", "2", "--tolerance", "0"], "--tolerance"),

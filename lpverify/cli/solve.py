@@ -44,12 +44,12 @@ def run(
     from lpverify.cli._progress import SolveProgress
     from lpverify.dist.files import load_problem
     from lpverify.exact import compare
-    from lpverify.problem import VerifyProblem
+    from lpverify.problem import MAX_PATHS, VerifyProblem
 
     check_writable("--json", json)
     kind = _plot_kind(plot, json)
     names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
-    _check.integer("--paths", paths, least=1)
+    _check.integer("--paths", paths, least=1, most=MAX_PATHS)
     if not tolerance > 0:
         raise _check.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
@@ -195,6 +195,9 @@ def _print(comparison: Comparison, exact: bool) -> None:
     )
     if exact:
         tables.show(_exact_table(comparison))
+    best = comparison.multi_path
+    if best.status != "optimal":
+        print(f"status {best.status}: the optimum, and so every gap, may be larger by up to {best.gap:.1e}")
     for result in comparison.results:
         if result.refused:
             print(f"{result.name} refused: {result.refused}")

@@ -181,7 +181,7 @@ def _fraction(name: str, value: float | Fraction) -> Fraction | None:
 def _references(problem: VerifyProblem) -> tuple[AlgorithmResult, ...]:
     bound, _ = node_relaxation(problem.pair, problem.paths)
     best = best_ranking(problem)
-    how = "all" if best.complete else "local search,"
+    how = "all" if best.complete else "search,"
     return (
         AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if isinstance(bound, Fraction) else None),
         AlgorithmResult(RANKING, best.block_efficiency, None, f"{how} {best.orders_tried} orders"),

@@ -10,8 +10,8 @@ the vertices of the coverage polymatroid's base (THEORY 2.4), so
 
     GBV  <=  best single ranking  <=  multi-path optimum,
 
-and the last gap is what mixing rankings is worth. The best order is found by trying all N! up to `ALL_ORDERS` leaves of
-positive mass, and by local search beyond, which is then only a lower bound of the best.
+and the last gap is what mixing rankings is worth. The best order is found by trying all N! where `EFFORT` allows it (9
+leaves of positive mass for K <= 12), else by local search, which gives only a lower bound of the best.
 
 Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every node).
 """
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import permutations
+from math import factorial
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,8 @@ from lpverify.dist.pair import DistPair
 from lpverify.lp.coverage import phi_chord
 from lpverify.problem import VerifyProblem
 
-ALL_ORDERS = 9
-"""Up to this many leaves of positive draft mass every order is tried (9! = 362,880)."""
-
-EFFORT = 10_000_000
-"""Local search stops after this many (order, leaf) evaluations, about a second."""
+EFFORT = 40_000_000
+"""Orders x leaves x K that are evaluated at most, about a second."""
 
 BATCH = 256
 """Neighbours that are tried together; the best of them is taken if it is better."""
@@ -58,7 +56,7 @@ class RankingResult:
 def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
     """The best leaf order that was found, in float64.
 
-    ``seed`` drives the random moves of the local search, ``effort`` bounds its (order, leaf) evaluations.
+    ``seed`` drives the random moves of the local search, ``effort`` bounds orders tried x leaves x K.
 
     >>> pair = DistPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> round(best_ranking(VerifyProblem(pair, paths=2)).block_efficiency, 12)
@@ -66,9 +64,12 @@ def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT)
     """
     pair = problem.pair.floats
     active = np.flatnonzero(pair.draft_paths[-1] > 0)
-    if len(active) <= ALL_ORDERS:
+    if problem.paths == 1:  # nothing to choose from: any order gives block verification
+        return RankingResult(float(evaluate_orders(pair, active[None], 1)[0]), active, 1, complete=True)
+    allowed = effort // (len(active) * problem.paths)
+    if len(active) < 12 and factorial(len(active)) <= allowed:
         return _all_orders(pair, problem.paths, active)
-    return _local_search(pair, problem.paths, np.random.default_rng(seed), effort)
+    return _local_search(pair, problem.paths, np.random.default_rng(seed), max(2, allowed))
 
 
 def selected_leaf_law(leaf_mass: Floats, orders: Orders, paths: int) -> Floats:
@@ -127,10 +128,9 @@ def greedy_order(pair: DistPair) -> Orders:
     return np.argsort(key)
 
 
-def _local_search(pair: DistPair, paths: int, rng: np.random.Generator, effort: int) -> RankingResult:
-    """Hill climbing from GBV's order and from the order by P/Q, with batches of random moves."""
+def _local_search(pair: DistPair, paths: int, rng: np.random.Generator, allowed: int) -> RankingResult:
+    """Hill climbing from GBV's order and from the order by P/Q, with batches of random moves; ``allowed`` orders."""
     mass = pair.draft_paths[-1]
-    allowed = max(2, effort // len(mass))
     batch = min(BATCH, max(1, allowed // 8))
     with np.errstate(over="ignore"):
         ratio = divide(pair.target_paths[-1], mass, where_zero=0.0)
