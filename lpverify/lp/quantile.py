@@ -90,6 +90,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.lower, self.upper = -np.inf, np.inf
+        self.last_multipliers: Levels
         start = single_path.solve(self.pair).certificate
         assert start is not None
         self.see_ranks(start.ranks)
@@ -136,10 +137,14 @@ class _Search:
                 without_gain = 0 if self.gap < 0.8 * before else without_gain + 1
                 if without_gain == STALLED_ROUNDS:
                     status = "stalled"
-            heights = self.heights(self.multipliers)
-            edges = heights.refined(edges, 0.05 * self.tolerance, min(len(edges) + 120, MAX_BINS))
+            # The best multipliers tell where an optimal table lies, the last ones what the last bins lacked.
+            views = [self.heights(self.multipliers), self.heights(self.last_multipliers)]
+            most = min(len(edges) + 120, MAX_BINS)
+            for heights in views:
+                edges = heights.refined(edges, 0.05 * self.tolerance, most)
             theta = min(30.0 * self.gap, 0.02) * 4.0**without_gain
-            lowest, highest = heights.support(edges, theta)
+            ends = [heights.support(edges, theta) for heights in views]
+            lowest, highest = np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1])
         return self.solution(status)
 
     def round(self, edges: Vector, lowest: IntVector, highest: IntVector) -> None:
@@ -154,7 +159,7 @@ class _Search:
             if gap > 0.5 * seen and not late:
                 continue
             seen = gap
-            multipliers = multipliers_of(method, self.pair)
+            multipliers = self.last_multipliers = multipliers_of(method, self.pair)
             self.see_multipliers(multipliers)
             self.see_ranks(RankTable(edges, shape.entry_leaf, shape.entry_bin, method.x.t))
             lost = float(self.heights(multipliers).loss(edges[:-1], edges[1:]).sum())
