@@ -61,8 +61,8 @@ class LpSolution:
     """The answer of every LP: a value between certified bounds.
 
     ``status`` is ``"optimal"`` when ``upper_bound - lower_bound <= tolerance`` asked for, else ``"time_limit"`` or
-    ``"stalled"``; both bounds are valid in every case. ``value`` is the lower bound (it is attained by a verifier) unless
-    the method proves more.
+    ``"stalled"``; both bounds are valid in every case. ``value`` is the lower bound (it is attained by a verifier)
+    unless the method proves more.
     """
 
     value: float
@@ -101,3 +101,67 @@ class Evaluation:
     accepted: Array | None = None
     law: Array | None = None
     law_error: float | Fraction | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why a verifier is not lossless on a case.
+
+    ``kind``: "law", "impossible token" (one that the target never emits), "raised", "returned" (not a drafted prefix
+    and a token), or "changed its input". For the first two ``prefix`` is where the law first leaves the target, a
+    shortest sequence of emitted tokens whose probability ``got`` is not ``expected``; tokens of a second round follow
+    after L+1 tokens of the first.
+    """
+
+    kind: str
+    message: str  # one line
+    prefix: tuple[int, ...] | None = None
+    expected: float | Fraction | None = None
+    got: float | Fraction | None = None
+
+
+@dataclass(frozen=True)
+class CaseAudit:
+    """One case of an audit.
+
+    ``mode``: "exact" (all drafts and choices enumerated), "sampled", or "refused" (the verifier does not take the
+    size). ``total_variation`` of the emitted to the target's law: the law's own, or that of the sample, which is
+    rejected from ``threshold`` on; ``smallest_found``: what is found with probability 0.99 when sampled. ``count``:
+    runs enumerated, drafts summed over, or draws. ``note``: why it was sampled or refused.
+    """
+
+    case: str
+    vocab_size: int
+    depth: int
+    paths: int
+    rounds: int
+    mode: str
+    rational: bool
+    count: int = 0
+    total_variation: float | Fraction | None = None
+    threshold: float | None = None
+    smallest_found: float | None = None
+    finding: Finding | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Outcome of `lpverify.exact.audit.audit`.
+
+    ``false_alarm`` bounds the probability that a lossless verifier has a finding; 0 when nothing was sampled.
+    """
+
+    verifier: str
+    cases: tuple[CaseAudit, ...]
+    false_alarm: float
+
+    @property
+    def findings(self) -> tuple[tuple[str, Finding], ...]:
+        """(case, finding), in the order of the cases."""
+        return tuple((case.case, case.finding) for case in self.cases if case.finding is not None)
+
+    @property
+    def lossless(self) -> bool:
+        """No finding on any case, and at least one case that was not refused."""
+        return not self.findings and any(case.mode != "refused" for case in self.cases)
