@@ -128,6 +128,15 @@ def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
     return np.bincount(index, weights=values, minlength=size)
 
 
+def accumulate_rows(index: Any, values: Array, size: int) -> Array:
+    """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size); tensors stay on their device."""
+    if not isinstance(values, np.ndarray):
+        tensor: Array = zeros((len(values), size), values).scatter_add(1, index, values)  # type: ignore[attr-defined]
+        return tensor
+    flat = (index + size * np.arange(len(values))[:, None]).reshape(-1)
+    return accumulate(flat, values.reshape(-1), len(values) * size).reshape(-1, size)
+
+
 def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:
     """The node function whose value at a node is the sum over the leaves below it, levels 0..depth."""
     levels = [leaves]

@@ -13,7 +13,7 @@ Leviathan et al. 2023 (token rule), Sun et al. arXiv 2403.10444 (BV), Thomas and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 
 from lpverify import _check
-from lpverify._array import Array, Levels, divide, namespace, one, ones, total
+from lpverify._array import Levels, ones, total
 from lpverify.dist.pair import DistPair
 from lpverify.verify._proportional import proportional_split
-from lpverify.verify._ranks import RankMeasure, compact, stacked, whole
-from lpverify.verify._splits import Split, ordered_split
+from lpverify.verify._ranks import compact, stacked, whole
+from lpverify.verify._residual import acceptance
+from lpverify.verify._splits import SplitRule, ordered_split
 from lpverify.verify._tempered import tempered_split
 
-SPLITS: dict[str, Callable[[RankMeasure, Array, Array, Array, int], Split]] = {
+SPLITS: dict[str, SplitRule] = {
     "gbv": ordered_split,
     "tgbv": tempered_split,
     "pbv": proportional_split,
@@ -120,21 +121,7 @@ def node_budgets(pair: DistPair, selected: Levels) -> Levels:
     return tuple(levels)
 
 
-def child_weights(weight: Array, target: Array, q_star: Array) -> Array:
-    """w(cx) = min(1, w(c) p(x|c) / q*(x|c)), the f/Q* of children; (R,), (R, V), (R, V) to (R, V).
-
-    Where q* = 0 (a child that is never selected) the limit q* -> 0: 1 if w p > 0, else 0.
-    """
-    xp = namespace(q_star)
-    wanted = weight[:, None] * target
-    free = xp.where(wanted > 0, one(q_star), wanted)
-    limit: Array = xp.where(wanted >= q_star, free, divide(wanted, q_star, where_zero=one(q_star)))
-    return limit
-
-
-def selected_levels(
-    pair: DistPair, paths: int, split: Callable[[RankMeasure, Array, Array, Array, int], Split]
-) -> Levels:
+def selected_levels(pair: DistPair, paths: int, split: SplitRule) -> Levels:
     """Q*(c) of every node when every node is split by ``split``."""
     vocab_size = pair.vocab_size
     law = [ones(1, pair.draft[0])]
@@ -145,7 +132,7 @@ def selected_levels(
             done = split(compact(measure[part]), target[part], draft[part], weight[part], paths)
             rows.append(done.q_star)
             if depth < pair.depth - 1:
-                weights.append(child_weights(weight[part], target[part], done.q_star).reshape(-1))
+                weights.append(acceptance(weight[part, None] * target[part], done.q_star).reshape(-1))
                 size = len(done.q_star)
                 nodes, tokens = np.repeat(np.arange(size), vocab_size), np.tile(np.arange(vocab_size), size)
                 measures.append(compact(done.children(nodes, tokens)))

@@ -9,7 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lpverify import _check
-from lpverify.verify import block, nss, optimal_transport, specinfer, spectr, tokenwise, traversal
+from lpverify.verify import (
+    block,
+    greedy_multipath,
+    nss,
+    optimal_transport,
+    proportional_multipath,
+    specinfer,
+    spectr,
+    tempered_multipath,
+    tokenwise,
+    traversal,
+)
 from lpverify.verify.base import StopLaw, Verifier, expected_accepted
 from lpverify.verify.draw import draw
 
@@ -21,6 +32,9 @@ VERIFIERS: Mapping[str, Callable[..., Verifier]] = {
     "spectr": spectr.verifier,
     "ot": optimal_transport.verifier,
     "traversal": traversal.verifier,
+    "gbv": greedy_multipath.verifier,
+    "tgbv": tempered_multipath.verifier,
+    "pbv": proportional_multipath.verifier,
 }
 """Name -> constructor. Constructors take keyword options; only that of ``policy`` needs an argument."""
 

@@ -60,7 +60,7 @@ def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight
         rows, place = layout.at(rows, tokens)
         return _from_pool(layout, group, kept, rest, divide(rest, pool, where_zero=zero(mass)), rows, place)
 
-    return Split(layout.by_token(q_star), children)
+    return Split(layout.by_token(q_star), layout.place, children)
 
 
 def minorant_groups(shares: Array, target: Array) -> tuple[Array, Array]:

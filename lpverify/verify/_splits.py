@@ -29,14 +29,19 @@ UNRESOLVED = 2.0**-55
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """How R nodes are split: ``q_star`` (R, V) is q*(x|c), rows sum to 1.
+    """How R nodes are split: ``q_star`` (R, V) is q*(x|c), rows sum to 1; ``place`` (R, V) the rank of every token.
 
     ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of nodes ``rows[e]``. A child of draft
     mass 0 gets the node's own measure (it is never drafted; the rows below it stay defined).
     """
 
     q_star: Array
+    place: Array
     children: Callable[[Any, Any], RankMeasure]
+
+
+SplitRule = Callable[[RankMeasure, Array, Array, Array, int], Split]
+"""(measure of R nodes, target rows (R, V), draft rows (R, V), weights f/Q* (R,), K) -> how the nodes are split."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +49,7 @@ class Layout:
     """Children of R nodes laid out by p/q descending; position j along the axis of length V, piece i along m.
 
     * ``place`` (R, V): position of every token.
-    * ``target``, ``draft`` (R, V): p and q by position, q relative to its sum.
+    * ``target``, ``draft`` (R, V): p and q by position, relative to their sums.
     * ``overlap`` (R, V, m): mass of child j's interval inside piece i; sums to ``draft`` over i.
     * ``above``, ``width`` (R, V, m): the part of the piece that this is, lengths as in `RankMeasure`.
     * ``density`` (R, V, m): mean of phi' there, up to a factor per row.
@@ -77,7 +82,7 @@ def lay_out(measure: RankMeasure, target: Array, draft: Array, paths: int) -> La
     xp = namespace(draft)
     order = ratio_order(target, draft)
     target, draft = xp.take_along_axis(target, order, axis=-1), xp.take_along_axis(draft, order, axis=-1)
-    draft = draft / xp.sum(draft, axis=-1, keepdims=True)
+    target, draft = (rows / xp.sum(rows, axis=-1, keepdims=True) for rows in (target, draft))
     overlap = overlaps(draft, measure.mass)
     in_piece = xp.sum(overlap, axis=-2, keepdims=True)
     width = measure.width[:, None, :] * divide(overlap, in_piece, where_zero=zero(draft))
@@ -169,7 +174,7 @@ def ordered_split(measure: RankMeasure, target: Array, draft: Array, weight: Arr
         rows, place = layout.at(rows, tokens)
         return rescaled(*own_pieces(layout, rows, place), measure.scale[rows])
 
-    return Split(layout.by_token(layout.ordered), children)
+    return Split(layout.by_token(layout.ordered), layout.place, children)
 
 
 def own_pieces(layout: Layout, rows: Any, place: Any) -> tuple[Array, Array, Array]:

@@ -42,7 +42,7 @@ def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Ar
         rows, place = layout.at(rows, tokens)
         return _mixed(layout, before[rows, place], kept[rows], rest[rows], rows, place)
 
-    return Split(layout.by_token(kept * layout.ordered + rest * layout.draft), children)
+    return Split(layout.by_token(kept * layout.ordered + rest * layout.draft), layout.place, children)
 
 
 def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tuple[Array, Array]:
