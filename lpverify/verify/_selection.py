@@ -110,5 +110,6 @@ def refinement(leaves: RankMeasure) -> Array:
     inside = started & (here(place[:, :, 1]) > slot)
     whole_length = here(begin - end)
     share = divide(length[None, :] + zeros((count, 1), length), whole_length, where_zero=one(points))
-    part: Array = xp.where(inside, here(leaves.mass) * share, zero(points))
-    return part
+    part = xp.where(inside, here(leaves.mass) * share, zero(points))
+    complete: Array = part / xp.sum(part, axis=-1, keepdims=True)  # pieces may overlap by an ulp
+    return complete

@@ -28,4 +28,4 @@ def verifier(blocks: int | None = None) -> Verifier:
     def law(view: TreeView) -> StopLaw:
         return selected_path_law(view, split)
 
-    return Verifier("gbv", law)
+    return Verifier("gbv", law, path_order=False)

@@ -21,4 +21,4 @@ def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     def law(view: TreeView) -> StopLaw:
         return selected_path_law(view, split)
 
-    return Verifier("pbv", law)
+    return Verifier("pbv", law, path_order=False)

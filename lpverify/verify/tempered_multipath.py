@@ -21,4 +21,4 @@ def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     def law(view: TreeView) -> StopLaw:
         return selected_path_law(view, split)
 
-    return Verifier("tgbv", law)
+    return Verifier("tgbv", law, path_order=False)
