@@ -39,12 +39,25 @@ def pick(weights: Array, uniform: float) -> int:
     if not 0 <= uniform < 1:
         raise _check.fail("uniform", got=uniform, expected="a number in [0, 1)")
     xp = namespace(weights)
+    chosen = int(pick_each(weights[None], xp.asarray([uniform], dtype=xp.float64, device=weights.device))[0])
+    if chosen < 0:
+        raise _check.fail("weights", got=f"a sum of {weights.sum()}", expected="a positive weight")
+    return chosen
+
+
+def pick_each(weights: Array, uniforms: Array) -> Array:
+    """`pick` for every row of ``weights`` (R, n), on their device: ``uniforms`` (R,) to indices (R,).
+
+    -1 where no weight is positive or their sum is not a number. For inner loops: nothing is validated, and nothing is
+    brought to the host.
+    """
+    xp = namespace(weights)
     possible = weights > 0
     wide = None if is_exact(weights) else xp.float64  # in single precision the uniform would lose its last 29 bits
-    sums = xp.cumulative_sum(weights, axis=0, dtype=wide)
-    index = xp.arange(len(weights), device=weights.device)
-    first = xp.where(possible & (sums > uniform * sums[-1]), index, len(weights)).min()
-    chosen = int(xp.minimum(first, xp.where(possible, index, -1).max()))
-    if chosen < 0:
-        raise _check.fail("weights", got=f"a sum of {sums[-1]}", expected="a positive weight")
+    sums = xp.cumulative_sum(weights, axis=-1, dtype=wide)
+    size = weights.shape[-1]
+    index = xp.arange(size, device=weights.device)[None, :]
+    first = xp.min(xp.where(possible & (sums > uniforms[:, None] * sums[:, -1:]), index, size), axis=-1)
+    last = xp.max(xp.where(possible, index, -1), axis=-1)
+    chosen: Array = xp.where(sums[:, -1] == sums[:, -1], xp.minimum(first, last), -1)
     return chosen

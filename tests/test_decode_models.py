@@ -1,0 +1,245 @@
+"""Tree pass and caches of transformers models, on small random ones of several architectures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from transformers import (  # noqa: E402
+    BloomConfig,
+    BloomForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from lpverify import InputError  # noqa: E402
+from lpverify.decode import cache as kv  # noqa: E402
+from lpverify.decode import engine, models  # noqa: E402
+from lpverify.decode.drafter import draft_paths  # noqa: E402
+from lpverify.decode.engine import Request, Settings, generate  # noqa: E402
+from lpverify.decode.keys import Keys  # noqa: E402
+from lpverify.decode.sampling import Sampling  # noqa: E402
+from lpverify.decode.transformer import TransformersModel  # noqa: E402
+from lpverify.dist.view import topology  # noqa: E402
+from lpverify.verify import VERIFIERS, verifier  # noqa: E402
+
+V = 37
+ENDS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+SIZE: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+GROUPED = SIZE | ENDS | {"intermediate_size": 24, "num_key_value_heads": 2}
+NAMES = tuple(name for name in VERIFIERS if name not in ("policy", "ot"))
+
+
+def module(kind: str, attention: str = "sdpa", seed: int = 0, vocab_size: int = V) -> Any:
+    torch.manual_seed(seed)
+    options: dict[str, Any] = {"vocab_size": vocab_size, "attn_implementation": attention, "initializer_range": 0.3}
+    if kind == "llama":
+        built: Any = LlamaForCausalLM(LlamaConfig(**GROUPED, **options))
+    elif kind == "qwen3":
+        built = Qwen3ForCausalLM(Qwen3Config(**GROUPED, head_dim=8, **options))
+    else:
+        options["init_std"] = options.pop("initializer_range")
+        built = OPTForCausalLM(OPTConfig(**SIZE, **ENDS, ffn_dim=24, word_embed_proj_dim=16, **options))
+    return built.eval()
+
+
+def model(kind: str, attention: str = "sdpa", seed: int = 0, vocab_size: int = V) -> TransformersModel:
+    return TransformersModel(kind, module(kind, attention, seed, vocab_size))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        yield
+
+
+PATHS = [[3, 5, 7], [3, 5, 8], [4, 5, 7], [3, 5, 7]]
+KINDS = [(kind, attention) for kind in ("opt", "qwen3", "llama") for attention in ("sdpa", "eager")]
+
+
+def plain(made: TransformersModel, tokens: list[int]) -> Any:
+    """Logits after ``tokens`` by one forward pass without mask, positions or cache of ours."""
+    return made.module(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+
+def same_cache(first: Any, second: Any, tolerance: float = 1e-5) -> None:
+    assert kv.length(first) == kv.length(second)
+    for ours, fresh in zip(kv.entries(first), kv.entries(second), strict=True):
+        for a, b in zip(ours, fresh, strict=True):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("kind", "attention"), KINDS)
+@pytest.mark.parametrize("prompt", [[9], [1, 2, 30, 4, 5, 6, 11]])
+def test_every_row_of_the_tree_is_that_of_its_prefix(kind: str, attention: str, prompt: list[int]) -> None:
+    made = model(kind, attention)
+    tree = topology(PATHS)
+    tokens = torch.tensor([prompt[-1], *tree.token[1:].tolist()])
+    prefixes = [prompt]
+    for parent, token in zip(tree.parent[1:], tree.token[1:], strict=True):
+        prefixes.append([*prefixes[parent], int(token)])
+    cached = made.start(prompt[:-1]).tree(tokens, tree.parent.tolist(), tree.depth.tolist())
+    for node, prefix in enumerate(prefixes):
+        torch.testing.assert_close(cached[node], plain(made, prefix), rtol=1e-5, atol=1e-5)
+
+    # without a cache: the prompt is a chain in the same tree
+    chain = len(prompt) - 1
+    parents = [*range(-1, chain), *(int(p) + chain for p in tree.parent[1:])]
+    depths = [*range(chain + 1), *(int(d) + chain for d in tree.depth[1:])]
+    everything = torch.tensor([*prompt, *tree.token[1:].tolist()])
+    whole = made.start([]).tree(everything, parents, depths)
+    torch.testing.assert_close(whole[chain:], cached, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "attention"), KINDS)
+@pytest.mark.parametrize("path", range(3))
+@pytest.mark.parametrize("accepted", range(4))
+def test_after_a_commit_both_caches_are_those_of_a_fresh_prefill(
+    kind: str, attention: str, path: int, accepted: int
+) -> None:
+    """Fault S11, for every accepted length; the draft has drafted the paths itself."""
+    made, prompt = model(kind, attention), [1, 2, 30, 4, 5]
+    draft = made.start(prompt[:-1])
+    drafted = draft_paths(made, draft, prompt[-1], 3, 3, Sampling(), Keys(1, "x"), 0, V)
+    tree = drafted.tree
+    target = made.start(prompt[:-1])
+    target.tree(torch.tensor([prompt[-1], *tree.token[1:].tolist()]), tree.parent.tolist(), tree.depth.tolist())
+    nodes = tree.node_of[path, : accepted + 1].tolist()
+    tokens = tree.paths[path, :accepted].tolist()
+    target.keep_nodes(nodes)
+    engine.settle_draft(draft, len(prompt) - 1, path, tokens, 3, made.device)
+    fresh = made.start([*prompt, *tokens])
+    assert target.length == draft.length == len(prompt) + accepted
+    same_cache(target.cache, fresh.cache)
+    same_cache(draft.cache, fresh.cache)
+
+
+def test_trims_of_the_published_example() -> None:  # fault S11: cache of 10, pending, 4 drafts
+    made = model("llama")
+    for accepted, target_length, draft_length in ((1, 12, 12), (4, 15, 15)):
+        target, draft = made.start(list(range(10))), made.start(list(range(10)))
+        for token in (10, 11, 12, 13):
+            draft.append(torch.tensor([token]))
+        target.tree(torch.tensor([10, 11, 12, 13, 14]), [-1, 0, 1, 2, 3], [0, 1, 2, 3, 4])
+        assert (target.length, draft.length) == (15, 14)
+        target.keep_nodes(list(range(accepted + 1)))
+        engine.settle_draft(draft, 10, 0, [11, 12, 13, 14][:accepted], 4, made.device)
+        assert (target.length, draft.length) == (target_length, draft_length)
+        same_cache(draft.cache, made.start(list(range(11 + accepted))).cache)
+
+
+@pytest.mark.parametrize("kind", ["opt", "qwen3", "llama"])
+@pytest.mark.parametrize("name", NAMES)
+def test_temperature_0_is_greedy_generation(kind: str, name: str) -> None:
+    made, draft = model(kind), model(kind, seed=1)
+    prompt = [1, 2, 30, 4, 5]
+    expected = made.module.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=16, attention_mask=torch.ones(1, 5)
+    )[0, 5:].tolist()
+    settings = Settings(paths=2, depth=3, sampling=Sampling(temperature=0), max_new_tokens=16)
+    for other in (draft, made):
+        result = generate(models.Pair(made, other), verifier(name), Request(tuple(prompt), "x"), settings)
+        assert list(result.tokens) == expected
+    assert all(record.accepted == 3 for record in result.rounds[:-1])  # the target drafts for itself
+
+
+def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Older:
+        def __init__(self, inner: Any) -> None:
+            self._inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def forward(self, input_ids: Any, position_ids: Any = None, attention_mask: Any = None, past_key_values: Any = None,
+                    use_cache: bool = False) -> Any:  # fmt: skip
+            options = {kv.cache_argument(self._inner): past_key_values}
+            return self._inner(
+                input_ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=use_cache, **options
+            )
+
+        __call__ = forward
+
+    made = model("llama")
+    older = TransformersModel("older", Older(made.module))
+    assert older.argument == "past_key_values"
+    request, settings = Request((1, 2, 3), "x"), Settings(paths=2, depth=3, max_new_tokens=12)
+    results = [generate(models.Pair(m, m), verifier("traversal"), request, settings).tokens for m in (made, older)]
+    assert results[0] == results[1]
+
+
+def test_models_that_cannot_be_verified_with_are_refused_with_the_reason() -> None:
+    windowed = MistralForCausalLM(MistralConfig(**GROUPED, vocab_size=V, sliding_window=8))
+    recurrent = MambaForCausalLM(MambaConfig(vocab_size=V, hidden_size=8, num_hidden_layers=1, state_size=4, **ENDS))
+    relative = BloomForCausalLM(BloomConfig(vocab_size=V, hidden_size=8, n_layer=1, n_head=2))
+    for built, reason in ((windowed, "sliding window"), (recurrent, "cache"), (relative, "position ids")):
+        with pytest.raises(InputError, match=reason):
+            TransformersModel("m", built)
+
+
+def test_a_context_that_would_be_too_long_is_refused_before_it_is_run() -> None:
+    made = model("llama")
+    with pytest.raises(InputError, match="50 prompt .* 10 new .* 8 drafted tokens, expected at most 64"):
+        generate(models.Pair(made, made), verifier("bv"), Request((1,) * 50, "x"), Settings(max_new_tokens=10))
+
+
+def test_logits_that_are_not_numbers_are_refused() -> None:  # fault S6
+    broken, sound = model("llama"), model("llama")
+    broken.module.lm_head.weight.data[3] = torch.nan
+    request, settings = Request((1, 2), "x"), Settings(depth=2, max_new_tokens=4)
+    for pair, who in ((models.Pair(broken, sound), "target"), (models.Pair(sound, broken), "draft")):
+        with pytest.raises(InputError, match=f"{who} llama: got logits that are NaN"):
+            generate(pair, verifier("bv"), request, settings)
+
+
+class Words:
+    """A tokenizer with the given token strings."""
+
+    eos: frozenset[int] = frozenset()
+
+    def __init__(self, *tokens: str) -> None:
+        self.vocabulary = {token: i for i, token in enumerate(tokens)}
+
+
+def test_vocabularies_must_hold_the_same_strings() -> None:  # fault S10
+    first, second = model("llama"), model("llama", vocab_size=V - 4)
+    strings = [f"t{i}" for i in range(V - 4)]
+    assert models.pair(first, second, Words(*strings), Words(*strings)).vocab_size == V
+    with pytest.raises(InputError, match="33 tokens, 37 in the target"):
+        models.pair(first, second)
+    with pytest.raises(InputError, match="'c' with id None in the draft, 2 in the target"):
+        models.pair(first, first, Words("a", "b", "c"), Words("a", "b", "other"))
+    with pytest.raises(InputError, match="'a' with id 1 in the draft, 0 in the target"):
+        models.pair(first, first, Words("a", "b"), Words("b", "a"))
+
+
+@pytest.mark.parametrize(("target_size", "draft_size"), [(V, V - 4), (V - 4, V)])
+def test_a_padded_vocabulary_changes_nothing_the_target_emits(target_size: int, draft_size: int) -> None:  # fault S10
+    target, draft = model("llama", vocab_size=target_size), model("qwen3", vocab_size=draft_size)
+    pair = models.Pair(target, draft)
+    request, settings = Request((1, 2), "x"), Settings(paths=2, depth=3, max_new_tokens=20)
+    for name in ("bv", "traversal", "specinfer"):
+        tokens = generate(pair, verifier(name), request, settings).tokens
+        assert len(tokens) == 20
+        assert max(tokens) < target_size
+    greedy = replace(settings, sampling=Sampling(temperature=0))
+    expected = target.module.generate(torch.tensor([[1, 2]]), do_sample=False, max_new_tokens=20)[0, 2:].tolist()
+    assert list(generate(pair, verifier("bv"), request, greedy).tokens) == expected
