@@ -85,7 +85,7 @@ def generate(
             rounds.append(record)
             if on_round is not None:
                 on_round(record)
-    return Generation(verifier.name, request.key, tuple(new), tuple(rounds), watch.seconds)
+    return Generation.measured(verifier.name, request.key, new, rounds, watch)
 
 
 def _round(

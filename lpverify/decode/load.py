@@ -12,6 +12,15 @@ ROLES = ("target", "draft")
 BUNDLED = ("tiny", "smollm2")
 
 
+def quiet() -> None:
+    """Let the transformers library report errors only, for programs that own the screen."""
+    from transformers.utils import logging
+
+    module: Any = logging
+    module.set_verbosity_error()
+    module.disable_progress_bar()
+
+
 def load_model(
     name: str,
     role: str = "target",

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -168,6 +169,8 @@ def load(
     name: str, *, dtype: str, device: torch.device, device_map: str | None, attention: str | None
 ) -> tuple[TransformersModel, TransformersTokenizer]:
     """A local folder or a hub id. Raises InputError for what is not there or cannot be verified with."""
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise _check.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
     options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device)}
     if device_map is not None:
         options["device_map"] = device_map

@@ -1,0 +1,146 @@
+"""What the verifiers are measured against: the target alone, and the transformers library's own assisted generation."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from transformers import GenerationConfig
+
+from lpverify import _check
+from lpverify._array import Array
+from lpverify.decode.engine import Request, Settings, check_context
+from lpverify.decode.keys import Keys, Role
+from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
+from lpverify.decode.models import Pair, padded
+from lpverify.decode.sampling import probabilities
+from lpverify.decode.transformer import TransformersModel
+from lpverify.verify.draw import pick
+
+OnRound = Callable[[RoundRecord], None]
+
+
+def autoregressive(pair: Pair, request: Request, settings: Settings, on_round: OnRound | None = None) -> Generation:
+    """One token a target call, from the same sampling function. Raises InputError as `engine.generate`."""
+    check_context(pair, request, settings)
+    keys, watch = Keys(settings.seed, request.key), Stopwatch(pair.target.device)
+    new: list[int] = []
+    rounds: list[RoundRecord] = []
+    with torch.inference_mode():
+        with watch("prefill"):
+            state = pair.target.start(request.tokens[:-1])
+        while len(new) < settings.max_new_tokens and not (new and new[-1] in settings.eos):
+            pending = new[-1] if new else request.tokens[-1]
+            with watch("target"):
+                logits = state.append(torch.tensor([pending], device=pair.target.device))
+                rows = probabilities(padded(logits, pair.vocab_size), settings.sampling)
+            with watch("verify"):
+                new.append(pick(cast(Array, rows[0]), keys.uniform(len(new), Role.TARGET)))
+            rounds.append(RoundRecord(drafted=0, nodes=0, accepted=0, committed=1, expected_committed=1.0))
+            if on_round is not None:
+                on_round(rounds[-1])
+    return Generation.measured("autoregressive", request.key, new, rounds, watch)
+
+
+def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound | None = None) -> Generation:
+    """``generate(assistant_model=...)`` with a constant number L of assistant tokens: one path, its own token rule.
+
+    What is timed as ``verify`` is all of its time outside the two models. The Rao-Blackwell estimate is not known.
+    Raises InputError where a model is not of the transformers library, and as `engine.generate`.
+    """
+    check_context(pair, request, settings)
+    target, draft = pair.target, pair.draft
+    if not isinstance(target, TransformersModel) or not isinstance(draft, TransformersModel):
+        raise _check.fail("assisted", got="a table as a model", expected="two transformers models")
+    if target.vocab_size != draft.vocab_size:
+        sizes = f"{draft.vocab_size} and {target.vocab_size} logits"
+        raise _check.fail("assisted", got=sizes, expected="as many of the draft as of the target")
+    if target.module is draft.module:
+        raise _check.fail("assisted", got="one model as target and draft", expected="two")
+    prompt = torch.tensor([request.tokens], device=target.device)
+    watch = Stopwatch(target.device)
+    started: list[int] = []  # tokens in the target's cache when each of its calls began
+
+    def target_begins(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        started.append(int(kwargs[target.argument].get_seq_length()))
+
+    seed = Keys(settings.seed, request.key).bits(0, Role.OTHER) >> 1
+    devices = [target.device] if target.device.type == "cuda" else []
+    begin = time.perf_counter()
+    with (
+        torch.random.fork_rng(devices=devices),
+        torch.inference_mode(),
+        _constant_drafts(draft.module, settings.depth),
+        _timed(target.module, watch, "target"),
+        _timed(draft.module, watch, "draft"),
+    ):
+        torch.manual_seed(seed)
+        hook = target.module.register_forward_pre_hook(target_begins, with_kwargs=True)
+        try:
+            output = target.module.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                generation_config=_configuration(settings),
+                assistant_model=draft.module,
+            )
+        finally:
+            hook.remove()
+        new = output[0, prompt.shape[1] :].tolist()
+    spent = sum(watch.seconds.values())
+    watch.seconds["verify"] = max(time.perf_counter() - begin - spent, 0.0)
+    ends = [*(length + 1 for length in started[1:]), prompt.shape[1] + len(new)]
+    committed = [end - start for start, end in zip([prompt.shape[1], *ends[:-1]], ends, strict=True)]
+    rounds = [RoundRecord(settings.depth, settings.depth, min(n - 1, settings.depth), n) for n in committed]
+    for record in rounds:
+        if on_round is not None:
+            on_round(record)
+    return Generation.measured("assisted", request.key, new, rounds, watch)
+
+
+def _configuration(settings: Settings) -> Any:
+    sampling = settings.sampling
+    options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
+    if sampling.temperature > 0:
+        options |= {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+    eos = sorted(settings.eos)
+    configuration: Any = GenerationConfig
+    return configuration(
+        max_new_tokens=settings.max_new_tokens, eos_token_id=eos or None, pad_token_id=eos[0] if eos else 0, **options
+    )
+
+
+@contextmanager
+def _constant_drafts(module: Any, depth: int) -> Iterator[None]:
+    """The library reads how many tokens to draft from the draft's own configuration."""
+    kept = module.generation_config
+    module.generation_config = copy.deepcopy(kept)
+    module.generation_config.update(
+        num_assistant_tokens=depth, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+    )
+    try:
+        yield
+    finally:
+        module.generation_config = kept
+
+
+@contextmanager
+def _timed(module: Any, watch: Stopwatch, stage: str) -> Iterator[None]:
+    running: list[Any] = []
+
+    def before(*_: Any) -> None:
+        running.append(watch(stage))
+        running[-1].__enter__()
+
+    def after(*_: Any) -> None:
+        running.pop().__exit__(None, None, None)
+
+    hooks = [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
