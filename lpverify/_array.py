@@ -96,6 +96,13 @@ def as_index(like: Array, integers: Any) -> Any:
     return np.asarray(integers) if xp is np else xp.asarray(integers, device=like.device)
 
 
+def in_double(array: Array) -> Array:
+    """Tensors of lower precision in float64; anything else as it is."""
+    xp = namespace(array)
+    double: Array = array if xp is np else xp.astype(array, xp.float64, copy=False)
+    return double
+
+
 def ignoring_overflow() -> Any:
     """Context in which a quotient beyond the largest double is infinity without a warning."""
     return np.errstate(over="ignore")
@@ -131,8 +138,9 @@ def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
 def accumulate_rows(index: Any, values: Array, size: int) -> Array:
     """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size); tensors stay on their device."""
     if not isinstance(values, np.ndarray):
-        tensor: Array = zeros((len(values), size), values).scatter_add(1, index, values)  # type: ignore[attr-defined]
-        return tensor
+        tensor: Any = zeros((len(values), size), values)
+        sums: Array = tensor.scatter_add(1, index, values)
+        return sums
     flat = (index + size * np.arange(len(values))[:, None]).reshape(-1)
     return accumulate(flat, values.reshape(-1), len(values) * size).reshape(-1, size)
 

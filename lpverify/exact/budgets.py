@@ -23,6 +23,7 @@ import numpy as np
 from lpverify import _check
 from lpverify._array import Levels, ones, total
 from lpverify.dist.pair import DistPair
+from lpverify.verify._blocks import MOST_BLOCKS, in_blocks
 from lpverify.verify._proportional import proportional_split
 from lpverify.verify._ranks import compact, stacked, whole
 from lpverify.verify._residual import acceptance
@@ -74,9 +75,10 @@ def bv_budgets(pair: DistPair) -> Budgets:
     return Budgets("bv", 1, node_budgets(pair, pair.draft_paths), pair.draft_paths)
 
 
-def ranked_budgets(pair: DistPair, paths: int, algorithm: str) -> Budgets:
+def ranked_budgets(pair: DistPair, paths: int, algorithm: str, blocks: int | None = MOST_BLOCKS) -> Budgets:
     """GBV, TGBV or PBV with K = ``paths``: block verification of the path of smallest rank.
 
+    ``blocks``: TGBV and PBV merge larger vocabularies into so many blocks of tokens, as the verifiers do (None: never).
     Raises InputError for another algorithm or K < 1.
 
     >>> pair = DistPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
@@ -85,6 +87,7 @@ def ranked_budgets(pair: DistPair, paths: int, algorithm: str) -> Budgets:
     """
     paths = _check.integer("paths (K)", paths, least=1)
     split = SPLITS[_check.choice("algorithm", algorithm, tuple(SPLITS))]
+    split = split if algorithm == "gbv" else in_blocks(split, blocks)
     selected = selected_levels(pair, paths, split)
     return Budgets(algorithm, paths, node_budgets(pair, selected), selected)
 

@@ -58,7 +58,7 @@ def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
         rows, place = layout.at(rows, tokens)
-        return _from_pool(layout, group, kept, rest, divide(rest, pool, where_zero=zero(mass)), rows, place)
+        return _from_pool(layout, group, kept, rest, pool, rows, place)
 
     return Split(layout.by_token(q_star), layout.place, children)
 
@@ -157,20 +157,21 @@ def _sum_over(same: Array, values: Array) -> Array:
 
 
 def _from_pool(
-    layout: Layout, group: Array, kept: Array, rest: Array, returned: Array, rows: Any, place: Any
+    layout: Layout, group: Array, kept: Array, rest: Array, pool: Array, rows: Any, place: Any
 ) -> RankMeasure:
     """Measures of E children on the atoms of their nodes: ``kept`` of the own interval and the pool's share.
 
-    ``returned`` (R, V) is (1 - lambda_y) over the mass of y's pool.
+    ``pool`` (R, V) is the mass of every child's pool.
     """
     xp = namespace(kept)
     above, width, mass, owner = atoms(layout)
     above, width, mass, owner = above[rows], width[rows], mass[rows], owner[rows]
     own = owner == place[:, None]
-    pool = xp.take_along_axis(group[rows], owner, axis=-1) == group[rows, place][:, None]
+    grouped = xp.take_along_axis(group[rows], owner, axis=-1) == group[rows, place][:, None]
     total = layout.draft[rows, place][:, None]
-    ordered = xp.where(own, divide(mass, total, where_zero=zero(mass)), zero(mass))
-    pooled = xp.where(pool, mass * xp.take_along_axis(returned[rows], owner, axis=-1), zero(mass))
+    ordered = divide(xp.where(own, mass, zero(mass)), total, where_zero=zero(mass))
+    given = xp.where(grouped, mass * xp.take_along_axis(rest[rows], owner, axis=-1), zero(mass))
+    pooled = divide(given, pool[rows, place][:, None], where_zero=zero(mass))
     share = kept[rows, place][:, None] * ordered + rest[rows, place][:, None] * pooled
     return rescaled(above, width, xp.where(total == 0, mass, share), layout.measure.scale[rows])
 

@@ -11,39 +11,55 @@ The selected path follows the draft law with rows q*, so block verification with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, as_index, divide, namespace, one, ones, sums_after, zero, zeros
+from lpverify._array import Array, as_index, divide, in_double, namespace, one, ones, sums_after, zero, zeros
 from lpverify.dist.view import TreeView
+from lpverify.verify._blocks import in_blocks
 from lpverify.verify._ranks import RankMeasure, whole
 from lpverify.verify._residual import BlockPath, acceptance, block_path
 from lpverify.verify._splits import SplitRule
 from lpverify.verify.base import StopLaw
 
 
+@dataclass(frozen=True)
+class SelectedPathLaw:
+    """Block verification of the path that ``split`` selects; tokens in at most ``blocks`` blocks (None: no blocks)."""
+
+    split: SplitRule
+    blocks: int | None
+
+    def __call__(self, view: TreeView) -> StopLaw:
+        return selected_path_law(view, in_blocks(self.split, self.blocks))
+
+
 def selected_path_law(view: TreeView, split: SplitRule) -> StopLaw:
     """Stop and next-token law of block verification on the path that ``split`` selects."""
     depth, paths = view.paths.shape[1], len(view.paths)
     first = np.searchsorted(view.depth, range(depth + 2)).tolist()
-    measure, weight = whole(1, view.draft), ones((1,), view.draft)
+    xp = namespace(view.draft)
+    target, draft = in_double(view.target), in_double(view.draft)
+    measure, weight = whole(1, draft), ones((1,), draft)
     rows, ranks = [], [()] * len(view.parent)
     for i in range(depth):
         here, below = slice(first[i], first[i + 1]), range(first[i + 1], first[i + 2])
-        done = split(measure, view.target[here], view.draft[here], weight, paths)
+        done = split(measure, target[here], draft[here], weight, paths)
         rows.append(done.q_star)
         parents, tokens = (as_index(view.draft, x) for x in (view.parent[below] - first[i], view.token[below]))
         measure = done.children(parents, tokens)
-        on_target = view.at_edges(view.target, below)
-        weight = acceptance(weight[parents] * on_target, done.q_star[parents, tokens])
+        weight = acceptance(weight[parents] * view.at_edges(target, below), done.q_star[parents, tokens])
         for node, place in zip(below, done.place[parents, tokens].tolist(), strict=True):
             ranks[node] = (*ranks[view.parent[node]], (place, int(view.token[node])))
-    q_star = namespace(view.draft).concat(rows, axis=0)
+    q_star = xp.concat(rows, axis=0)
 
     leaves = sorted(range(first[depth], first[depth + 1]), key=lambda node: ranks[node])
     ordered = measure[as_index(view.draft, np.array(leaves) - first[depth])]
     chance = smallest_rank(ordered, view.multiplicity[leaves].tolist())
+    if xp is not np:
+        q_star, chance = (xp.astype(values, view.draft.dtype, copy=False) for values in (q_star, chance))
     stop = zeros(len(view.parent), q_star)
     through: dict[int, BlockPath] = {}
     for leaf, probability in zip(leaves, chance, strict=True):
@@ -108,8 +124,8 @@ def refinement(leaves: RankMeasure) -> Array:
         return xp.take_along_axis(xp.take_along_axis(values, by_place, axis=-1), current, axis=-1)
 
     inside = started & (here(place[:, :, 1]) > slot)
-    whole_length = here(begin - end)
-    share = divide(length[None, :] + zeros((count, 1), length), whole_length, where_zero=one(points))
+    covered = xp.where(inside, length[None, :], zero(points))
+    share = divide(covered, here(begin - end), where_zero=one(points))
     part = xp.where(inside, here(leaves.mass) * share, zero(points))
     complete: Array = part / xp.sum(part, axis=-1, keepdims=True)  # pieces may overlap by an ulp
     return complete

@@ -14,18 +14,11 @@ Reference: Thomas and Pal, arXiv 2602.16961.
 
 from __future__ import annotations
 
-from lpverify.dist.view import TreeView
-from lpverify.verify._blocks import in_blocks
-from lpverify.verify._selection import selected_path_law
+from lpverify.verify._selection import SelectedPathLaw
 from lpverify.verify._splits import ordered_split
-from lpverify.verify.base import StopLaw, Verifier
+from lpverify.verify.base import Verifier
 
 
 def verifier(blocks: int | None = None) -> Verifier:
     """The verifier ``gbv``. ``blocks``: tokens are merged into at most so many (None: never merged)."""
-    split = in_blocks(ordered_split, blocks)
-
-    def law(view: TreeView) -> StopLaw:
-        return selected_path_law(view, split)
-
-    return Verifier("gbv", law, path_order=False)
+    return Verifier("gbv", SelectedPathLaw(ordered_split, blocks), path_order=False)

@@ -7,18 +7,12 @@ proportional to the target row. At depth 1 it is a closed-form optimal-transport
 
 from __future__ import annotations
 
-from lpverify.dist.view import TreeView
-from lpverify.verify._blocks import MOST_BLOCKS, in_blocks
+from lpverify.verify._blocks import MOST_BLOCKS
 from lpverify.verify._proportional import proportional_split
-from lpverify.verify._selection import selected_path_law
-from lpverify.verify.base import StopLaw, Verifier
+from lpverify.verify._selection import SelectedPathLaw
+from lpverify.verify.base import Verifier
 
 
 def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
-    split = in_blocks(proportional_split, blocks)
-
-    def law(view: TreeView) -> StopLaw:
-        return selected_path_law(view, split)
-
-    return Verifier("pbv", law, path_order=False)
+    return Verifier("pbv", SelectedPathLaw(proportional_split, blocks), path_order=False)

@@ -7,18 +7,12 @@ split with none, the smallest maximiser of sum_x min(w p(x|c), q*(x|c)). For p =
 
 from __future__ import annotations
 
-from lpverify.dist.view import TreeView
-from lpverify.verify._blocks import MOST_BLOCKS, in_blocks
-from lpverify.verify._selection import selected_path_law
+from lpverify.verify._blocks import MOST_BLOCKS
+from lpverify.verify._selection import SelectedPathLaw
 from lpverify.verify._tempered import tempered_split
-from lpverify.verify.base import StopLaw, Verifier
+from lpverify.verify.base import Verifier
 
 
 def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
-    split = in_blocks(tempered_split, blocks)
-
-    def law(view: TreeView) -> StopLaw:
-        return selected_path_law(view, split)
-
-    return Verifier("tgbv", law, path_order=False)
+    return Verifier("tgbv", SelectedPathLaw(tempered_split, blocks), path_order=False)
