@@ -60,6 +60,14 @@ def selected_path_law(view: TreeView, split: SplitRule) -> StopLaw:
     chance = smallest_rank(ordered, view.multiplicity[leaves].tolist())
     if xp is not np:
         q_star, chance = (xp.astype(values, view.draft.dtype, copy=False) for values in (q_star, chance))
+    return block_law_of_selected(view, q_star, leaves, chance)
+
+
+def block_law_of_selected(view: TreeView, q_star: Array, leaves: Sequence[int], chance: Array) -> StopLaw:
+    """Block verification of one drafted path, which is that of ``leaves[i]`` with probability ``chance[i]``.
+
+    ``q_star`` (inner, V): the draft law of the selected path, q*(x|c) at every node with children.
+    """
     stop = zeros(len(view.parent), q_star)
     through: dict[int, BlockPath] = {}
     for leaf, probability in zip(leaves, chance, strict=True):
@@ -81,8 +89,16 @@ def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int]) -> Array:
     >>> smallest_rank(twice, [1, 1]).tolist(), smallest_rank(whole(2, np.ones(1)), [2, 1]).tolist()
     ([1.0, 0.0], [0.6666666666666666, 0.3333333333333333])
     """
-    xp = namespace(leaves.mass)
-    part = refinement(leaves)
+    return smallest_in(refinement(leaves), multiplicity)
+
+
+def smallest_in(part: Array, multiplicity: Sequence[int]) -> Array:
+    """`smallest_rank` of leaves with ``part`` (n, m) of their mass, uniformly spread, on m common intervals in order.
+
+    >>> smallest_in(np.array([[0.5, 0.5], [0.0, 1.0]]), [1, 1]).tolist()
+    [0.75, 0.25]
+    """
+    xp = namespace(part)
     later = sums_after(part)
     index = xp.arange(len(multiplicity), device=part.device)[:, None]
     polynomial = ones((*part.shape, 1), part)  # in the share of the interval that is still to come
