@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from lpverify.dist import make
     from lpverify.dist.files import examples, save_problem
     from lpverify.dist.pair import DistPair
+    from lpverify.exact.audit import audit
     from lpverify.problem import VerifyProblem, load_problem
-    from lpverify.result import Certificate, LpSolution, RankTable, Round
+    from lpverify.result import AuditReport, Certificate, LpSolution, RankTable, Round
 
 __all__ = [
+    "AuditReport",
     "Certificate",
     "DistPair",
     "InputError",
@@ -26,6 +28,7 @@ __all__ = [
     "Round",
     "SizeError",
     "VerifyProblem",
+    "audit",
     "examples",
     "load_problem",
     "make",
@@ -33,6 +36,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "AuditReport": "lpverify.result",
     "Certificate": "lpverify.result",
     "DistPair": "lpverify.dist.pair",
     "InputError": "lpverify._check",
@@ -41,6 +45,7 @@ _HOME = {
     "Round": "lpverify.result",
     "SizeError": "lpverify._check",
     "VerifyProblem": "lpverify.problem",
+    "audit": "lpverify.exact.audit",
     "examples": "lpverify.dist.files",
     "load_problem": "lpverify.problem",
     "make": "lpverify.dist",

@@ -29,7 +29,7 @@ MAX_CHOICES = 2_000
 """Most choices in one run; a rejection loop has no last one."""
 
 BOUNDARY = (0.0, 0.5, 1 - 2**-53)
-UNREPEATED = "it does not repeat itself: it has a state or randomness of its own"
+UNREPEATED = "it does not repeat itself, it has a state or randomness of its own"
 
 
 class Choices(Protocol):
@@ -163,7 +163,9 @@ def number(what: str, value: Any) -> Any:
 
 def numbers(weights: Any) -> tuple[Any, ...]:
     """``weights`` as a tuple of `number`. Raises InputError unless they are finite, >= 0 and not all 0."""
-    values = tuple(number("categorical", w) for w in (weights.tolist() if hasattr(weights, "tolist") else weights))
+    values = tuple(weights.tolist() if hasattr(weights, "tolist") else weights)
+    if set(map(type, values)) != {float}:
+        values = tuple(number("categorical", value) for value in values)
     if not values or not 0 < sum(values) < float("inf") or min(values) < 0:
         shown = "[" + ", ".join(str(value) for value in values[:8]) + (", ...]" if len(values) > 8 else "]")
         raise _check.fail("categorical", got=shown, expected="weights >= 0 with a positive sum")
