@@ -56,12 +56,14 @@ def target_folder() -> Path:
     if not folder.exists():
         model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-        del model.config.quantization_config  # it names the GGUF file, which the folder does not need
-        save(folder, model, tokenizer)
+        del model.config.quantization_config
+        plain = AutoModelForCausalLM.from_config(model.config)  # the one read from GGUF refuses to be written
+        plain.load_state_dict(model.state_dict())
+        save(folder, plain, tokenizer)
     return folder
 
 
-def save(folder: Path, model: Any, tokenizer: Any) -> None:
+def save(folder: Path, model: Any, tokenizer: Any, *, replace: bool = False) -> None:
     """Write model and tokenizer to ``folder``, which appears complete or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -69,6 +71,8 @@ def save(folder: Path, model: Any, tokenizer: Any) -> None:
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         unfinished.chmod(0o755)
+        if replace:
+            shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     except OSError:
         if not folder.exists():  # else another process finished first, with the same contents
