@@ -169,12 +169,9 @@ def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-        def forward(self, input_ids: Any, position_ids: Any = None, attention_mask: Any = None, past_key_values: Any = None,
-                    use_cache: bool = False) -> Any:  # fmt: skip
-            options = {kv.cache_argument(self._inner): past_key_values}
-            return self._inner(
-                input_ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=use_cache, **options
-            )
+        def forward(self, position_ids: Any = None, past_key_values: Any = None, **others: Any) -> Any:
+            options = {"position_ids": position_ids, kv.cache_argument(self._inner): past_key_values}
+            return self._inner(**options, **others)
 
         __call__ = forward
 

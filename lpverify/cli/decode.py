@@ -71,9 +71,9 @@ def run(
     from lpverify.decode.run import parse_names, versions
     from lpverify.decode.sampling import Sampling
 
-    names = parse_names("--algorithm", algorithm or ("bv" if compare is None else compare))
-    if compare is not None:
-        names = list(dict.fromkeys(names + parse_names("--compare", compare)))
+    names = [] if compare is None else parse_names("--compare", compare)
+    if algorithm is not None or compare is None:
+        names = list(dict.fromkeys([*parse_names("--algorithm", algorithm or "bv"), *names]))
     if limit is not None:
         _check.integer("--limit", limit, least=1)
     sampling = Sampling(temperature, top_k, top_p)
