@@ -156,6 +156,7 @@ def test_random_refuses_bad_options(tmp_path: Path) -> None:
         (["solve", "coin-2", "--paths", "2", "--tolerance", "nan"], "--tolerance"),
         (["solve", "coin-2", "--paths", "2", "--time-limit", "-1"], "--time-limit"),
         (["solve", "coin-2", "--paths", "2", "--method", "guess"], "'guess'"),
+        (["solve", "coin-2", "--paths", "2", "--max-drafts", "0"], "--max-drafts"),
         (["solve", "coin-2", "--paths", "2", "--plot", "gap.gif"], "gap.gif"),
         (["solve", "coin-2", "--paths", "2", "--plot", "-"], "--plot"),
         (["solve", "coin-22", "--paths", "2"], "did you mean coin-2"),
@@ -220,6 +221,11 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest
     both = str(tmp_path / "both.png")
     refused("solve", "coin-2", "--paths", "2", "--json", both, "--plot", both, match="--plot")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refused("solve", "coin-2", "--paths", "2", "--plot", "gap.png", match="lpverify[plot]")
 
 
 def test_exact_names_the_float_entry(tmp_path: Path) -> None:
@@ -374,7 +380,9 @@ def test_too_large_is_said_in_the_row_or_refused_by_name(tmp_path: Path) -> None
     assert "more than" in rows["ot"]["refused"]
     assert rows["gbv"]["block_efficiency"] is not None
     assert rows["gbv"]["law_error"] is None
-    refused("solve", file, "--paths", "5", "--algorithms", "bv,ot", match="algorithm ot")
+    output = tmp_path / "out.json"
+    refused("solve", file, "--paths", "5", "--algorithms", "bv,ot", "--json", str(output), match="algorithm ot")
+    assert not output.exists()
 
 
 def test_json_on_standard_output_is_only_json() -> None:

@@ -30,6 +30,10 @@ def run(
     normalize: Annotated[bool, typer.Option("--normalize", help="Rescale rows that do not sum to 1.")] = False,
     method: Annotated[str, typer.Option(metavar="NAME", help="How to solve the multi-path LP.")] = "auto",
     tolerance: Annotated[float, typer.Option(metavar="G", parser=number, help="Certified gap to stop at.")] = 1e-9,
+    max_drafts: Annotated[
+        int | None,
+        typer.Option(metavar="N", parser=integer, help="Enumerate up to N drafts for a law error [default: 1000]."),
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option(metavar="S", parser=number, help="Stop refining after S seconds.")
     ] = None,
@@ -54,10 +58,11 @@ def run(
         raise _check.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
         raise _check.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
+    if max_drafts is not None:
+        _check.integer("--max-drafts", max_drafts, least=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
-    task = VerifyProblem(loaded.pair, paths, loaded.name, loaded.description)
-    if not exact:
-        task = VerifyProblem(loaded.pair.floats, paths, loaded.name, loaded.description)
+    pair = loaded.pair if exact else loaded.pair.floats
+    task = VerifyProblem(pair, paths, loaded.name, loaded.description)
     with SolveProgress(f"solving {task.name}, K = {paths}") as progress:
         comparison = compare.evaluate(
             task,
@@ -66,6 +71,7 @@ def run(
             tolerance=tolerance,
             time_limit=time_limit,
             exact=exact,
+            max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
             progress=progress.round,
             stage=progress.stage,
         )
@@ -139,7 +145,9 @@ def _solution(solution: LpSolution, exact: bool) -> dict[str, Any]:
 
 
 def _fraction(value: Fraction | None) -> str | None:
-    return None if value is None else f"{value.numerator}/{value.denominator}"
+    from lpverify.report.tables import quotient
+
+    return None if value is None else quotient(value)
 
 
 def _plot_kind(plot: str | None, json: str | None) -> str | None:
@@ -185,7 +193,7 @@ def _print(comparison: Comparison, exact: bool) -> None:
     print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {paths}")
     optima = tables.solutions({"single-path": comparison.single_path, "multi-path": comparison.multi_path})
     frame = comparison.frame()
-    order = frame["block_efficiency"].round(12).sort_values(ascending=False, kind="stable").index  # rounding keeps ties
+    order = frame["block_efficiency"].round(9).sort_values(ascending=False, kind="stable").index  # rounding keeps ties
     tables.show(
         tables.frame_table(optima.drop(columns="block_efficiency"), title="Optimal tokens per target call"),
         tables.frame_table(
@@ -215,5 +223,5 @@ def _exact_table(comparison: Comparison) -> Table:
             lower, upper = solution.exact_bounds
             rows += [(f"{name} lower bound", lower), (f"{name} upper bound", upper)]
     rows += [(result.name, result.exact) for result in comparison.results if not result.refused]
-    cells = [(name, _fraction(value) or "irrational") for name, value in rows]
-    return tables.table(("exact", "tokens per target call"), cells)
+    cells = [(name, tables.fraction(value)) for name, value in rows]
+    return tables.table(("exact", "tokens per target call"), cells, caption="all digits of long fractions: --json")

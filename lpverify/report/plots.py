@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lpverify import _check
-from lpverify.exact.compare import OPTIMUM, RANKING, RELAXATION
+from lpverify.exact.compare import OPTIMUM, POLICY, RANKING, RELAXATION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ SHOWN = {
     "gbv": "GBV",
     "tgbv": "TGBV",
     "pbv": "PBV",
-    "policy": "optimal policy",
+    POLICY: "optimal policy",
     RANKING: "best ranking",
 }
 """Names in pictures."""
@@ -99,9 +99,13 @@ def gaps(frame: pd.DataFrame, ax: Axes, *, bounds: tuple[float, float] | None = 
 
 
 def against_paths(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
-    """Block efficiency against the number of draft paths K, a line an algorithm, the optimum above them all."""
+    """Block efficiency against the number of draft paths K, a line an algorithm, the optimum above them all.
+
+    The runnable optimum (`policy`) has no line of its own.
+    """
     best = frame[frame["name"] == OPTIMUM].sort_values("paths")
     rows = _algorithms(frame)
+    rows = rows[rows["name"] != POLICY]
     ends: list[tuple[float, float, str, str]] = []
     for i, name in enumerate(dict.fromkeys(rows["name"])):
         one = rows[rows["name"] == name].sort_values("paths")
@@ -114,7 +118,7 @@ def against_paths(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
     ends.append((x[-1], y[-1], "optimum", OPTIMUM_COLOUR))
     low, high = ax.get_ylim()
     right = float(x.max())
-    heights = spread([end[1] for end in ends], least=0.048 * (high - low))
+    heights = spread([round(end[1], 9) for end in ends], least=0.048 * (high - low))
     for (end, value, name, colour), height in zip(ends, heights, strict=True):
         text = right + 0.05 * max(right - float(x.min()), 1.0)
         ax.plot([end, text], [value, height], color=colour, linewidth=0.7, clip_on=False, zorder=1)

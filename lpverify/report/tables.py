@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,31 @@ def number(value: Any) -> str:
     if value != 0 and abs(value) < 1e-4:
         return f"{value:.1e}"
     return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def fraction(value: Fraction | None) -> str:
+    """A value for people: the fraction, of a long one the leading digits.
+
+    >>> fraction(Fraction(46, 25)), fraction(Fraction(4 * 10**30 + 1, 3 * 10**30)), fraction(None)
+    ('46/25', '400000000000.../300000000000... (31 and 31 digits)', 'irrational')
+    """
+    if value is None:
+        return "irrational"
+    text = quotient(value)
+    if len(text) <= 45:
+        return text
+    top, bottom = text.split("/")
+    return f"{top[:12]}.../{bottom[:12]}... ({len(top)} and {len(bottom)} digits)"
+
+
+def quotient(value: Fraction) -> str:
+    """All digits, as "num/den".
+
+    >>> quotient(Fraction(3))
+    '3/1'
+    """
+    sys.set_int_max_str_digits(0)  # these are results; the limit guards against hostile input
+    return f"{value.numerator}/{value.denominator}"
 
 
 def cell(column: str, value: Any) -> str:
