@@ -230,7 +230,7 @@ def test_elimination_along_the_tree_solves_the_normal_equations() -> None:
     edges = np.array([0.0, 0.1, 0.35, 0.7, 1.0])
     rng = np.random.default_rng(1)
     lowest = rng.integers(0, 3, 27)
-    method = quantile.interior_point(pair, 3, edges, lowest, np.minimum(lowest + 2, 3))
+    method = quantile.interior_point(pair, 3, quantile.Bins(edges, lowest, np.minimum(lowest + 2, 3)))
     shape = method.shape
     nodes, leaves, bins, entries = 39, 27, 4, len(shape.entry_leaf)
     parent = np.concatenate([np.full(3, -1), np.repeat(np.arange(12), 3)])

@@ -76,9 +76,9 @@ class Heights:
         last = len(edges) - 2
         middle, own = (edges[1:] + edges[:-1]) / 2, (self.steps[1:] + self.steps[:-1]) / 2
         slope = phi_slope(middle, self.paths)
-        potential = self._upto(middle, self._potential, "potential")
+        potential = self.potential(middle)
         own_slope = phi_slope(own, self.paths)
-        own_potential = self._upto(own, self._potential, "potential")
+        own_potential = self.potential(own)
 
         def cost(column: IntVector) -> Vector:
             return np.asarray(potential[column] - own_potential - self.height * (slope[column] - own_slope))
@@ -100,6 +100,10 @@ class Heights:
         lowest[self.order] = np.maximum(ends[0] - 1, 0)
         highest[self.order] = np.minimum(ends[1] + 1, last)
         return lowest, highest
+
+    def potential(self, rank: Vector) -> Vector:
+        """``beta(u) = int_0^u phi''(t) H(t) dt``."""
+        return self._upto(rank, self._potential, "potential")
 
     def _best_cut(self, start: float, stop: float) -> float | None:
         """The step inside the bin that leaves the least loss, None when H does not jump inside."""

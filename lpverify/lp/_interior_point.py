@@ -72,6 +72,34 @@ class InteriorPoint:
         self.z = Blocks(np.ones(n), self.multiplier.copy(), np.ones(n), np.maximum(self._entry_value(self), 1.0))
         self._count = len(table) + int(2 * live_f.sum() + live_m.sum())
 
+    def start_from(self, earlier: InteriorPoint, table: Vector, beta: Vector) -> None:
+        """Start near an ``earlier`` point of the same tree on other bins, with a ``table`` and bin prices ``beta``.
+
+        Whatever the other bins leave uneven is lifted towards one complementarity: of x and z the one that is smaller
+        against its scale (the room a column has; 1 for dual slacks) is raised.
+        """
+        shape, tiny = self.shape, float(np.finfo(float).tiny)
+        self.multiplier, self.height, self.beta = earlier.multiplier.copy(), earlier.height.copy(), beta
+        leaf_height = self.height[shape.inner :][shape.entry_leaf]
+        price = shape.entry_slope * leaf_height - beta[shape.entry_bin]
+        self.alpha = np.full(shape.leaves, -np.inf)
+        np.maximum.at(self.alpha, shape.entry_leaf, price)
+        self.alpha = np.where(np.isfinite(self.alpha), self.alpha, 0.0)
+        x = Blocks(earlier.x.f, earlier.x.s, earlier.x.v, table)
+        z = Blocks(earlier.z.f, earlier.z.s, earlier.z.v, self._entry_value(self))
+        room = shape.target * shape.of_parent(np.where(shape.live_budget, x.f, 0.0), 1.0)
+        scale = Blocks(room, room, self._mass(table), self.leaf_mass[shape.entry_leaf])
+        even = sum(float((a * b).sum()) for a, b in zip(self._masked(x), self._masked(z), strict=True)) / self._count
+        self.x = Blocks(*(a.copy() for a in x))
+        self.z = Blocks(*(np.maximum(b, 0.0) for b in z))
+        for a, b, c in zip(self.x, self.z, scale, strict=True):
+            flat = a * b < even
+            raise_z = flat & (a > b * c)
+            b[raise_z] = even / a[raise_z]
+            raise_x = flat & ~raise_z & (c > 0)
+            a[raise_x] = np.minimum(even / np.maximum(b[raise_x], tiny), c[raise_x])
+            b[raise_x] = even / a[raise_x]
+
     @property
     def complementarity(self) -> float:
         """x'z, the duality gap of the iterate once both residuals vanish."""

@@ -239,6 +239,28 @@ def certify(pair: DistPair, ranks: RankTable, multipliers: Levels, paths: int) -
     return certificate, lower, upper_bound(pair, multipliers, paths)
 
 
+def exact_certificate(pair: DistPair, certificate: Certificate) -> Certificate:
+    """The certificate in Fractions, legal without tolerance: T repaired, lambda rounded to multiples of 2^-40.
+
+    Its table is what runs the optimum in exact arithmetic (`lpverify.verify.policy`). Raises InputError for a float
+    pair.
+
+    >>> from lpverify.lp import single_path
+    >>> coin = DistPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
+    >>> rough = single_path.solve(coin.floats).certificate
+    >>> total(exact_certificate(coin, rough).budgets)
+    Fraction(33, 20)
+    """
+    if not pair.rational:
+        raise _check.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
+    return _made_exact(pair, certificate)[0]
+
+
+def _made_exact(pair: DistPair, certificate: Certificate) -> tuple[Certificate, LowerBound, Any]:
+    multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
+    return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.paths)
+
+
 def _check_exact(pair: DistPair, certificate: Certificate) -> CertificateCheck:
     if not pair.rational:
         raise _check.fail("exact check", got="a problem in floating point", expected="rational probabilities")
@@ -247,9 +269,7 @@ def _check_exact(pair: DistPair, certificate: Certificate) -> CertificateCheck:
         violations.append("a rank mass is negative")
     if any((level < 0).any() for level in certificate.multipliers[1:]):
         violations.append("a multiplier is negative")
-    lower = lower_bound(pair, repair(pair, certificate.ranks), certificate.paths)
-    multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
-    upper = upper_bound(pair, multipliers, certificate.paths)
+    _, lower, upper = _made_exact(pair, certificate)
     return CertificateCheck(lower.value, upper, not violations, tuple(violations))
 
 

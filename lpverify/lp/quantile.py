@@ -9,10 +9,10 @@ over bins b of the rank interval [0, 1], phibar_b the mean of phi'(u) = K (1-u)^
 feasible policy, hence a lower bound; the multipliers lambda of ``f(cx) <= p f`` give an upper bound for every
 binning. Both are taken from the iterates through `lpverify.lp.certify`, so they hold whatever the solver did.
 
-Round 0 uses a few bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and gives
-a leaf only the bins that an optimal table can use (`lpverify.lp._heights`); typically 4 to 20 a leaf. Each round is
-solved by an interior-point method whose linear algebra follows the prefix tree (`lpverify.lp._interior_point`), and
-stops as soon as its own gap is small against what the bins lose.
+The first round uses ten bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and
+gives a leaf only the bins that an optimal table can use (`lpverify.lp._heights`), typically 4 to 10. Each round is
+solved by an interior-point method whose linear algebra follows the prefix tree (`lpverify.lp._interior_point`); it
+starts from the point that the last round reached and stops as soon as its own gap is small against what the bins lose.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from lpverify import _check
 from lpverify._array import Levels, down_the_tree
@@ -36,12 +37,15 @@ from lpverify.result import Certificate, LpSolution, RankTable, Round
 MAX_NODES = 2_000_000
 """Beyond this even eight bins a leaf need more than about 6 GB."""
 
-FIRST_ENTRIES = 3_000_000
-"""Table entries of round 0: the number of first bins is what this allows, between 8 and 32."""
-
+FIRST_BINS = 10
 MAX_BINS = 600
 MAX_STEPS = 200
-STALLED_ROUNDS = 3
+"""Interior-point steps in one round."""
+
+GAIN = 20.0
+"""A round cuts the bins until they lose this much less than the gap: few bins while the heights are still rough."""
+
+STALLED_ROUNDS = 4
 
 NEGLIGIBLE = 1e-14
 """Nodes of less draft or target probability are left out of the program (never out of the bounds)."""
@@ -72,8 +76,17 @@ def solve(
             limit=f"{MAX_NODES:,}",
             instead="reduce the vocabulary or the depth; the node relaxation bounds any size",
         )
-    search = _Search(pair, paths, tolerance, time_limit, progress)
-    return search.run()
+    with threadpool_limits(limits=1, user_api="blas"):  # the dense blocks are small: threads would only wait
+        return _Search(pair, paths, tolerance, time_limit, progress).run()
+
+
+@dataclass(frozen=True)
+class Bins:
+    """The bins of one round and the ones that each leaf may use, ``lowest .. highest``."""
+
+    edges: Vector  # (B+1,)
+    lowest: IntVector  # (N,)
+    highest: IntVector  # (N,)
 
 
 @dataclass
@@ -90,7 +103,6 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.lower, self.upper = -np.inf, np.inf
-        self.last_multipliers: Levels
         start = single_path.solve(self.pair).certificate
         assert start is not None
         self.see_ranks(start.ranks)
@@ -104,54 +116,65 @@ class _Search:
     def out_of_time(self) -> bool:
         return self.time_limit is not None and time.perf_counter() - self.began > self.time_limit
 
-    def see_ranks(self, ranks: RankTable) -> None:
+    def see_ranks(self, ranks: RankTable) -> float:
         """Turn any nonnegative table into a lower bound."""
         legal = certify.repair(self.pair, ranks)
         bound = certify.lower_bound(self.pair, legal, self.paths)
         if bound.value > self.lower:
             self.lower, self.proof = float(bound.value), (legal, bound)
+        return float(bound.value)
 
-    def see_multipliers(self, multipliers: Levels) -> bool:
-        """Turn any multipliers into an upper bound; True when it is the best so far."""
+    def see_multipliers(self, multipliers: Levels) -> float:
+        """Turn any multipliers into an upper bound."""
         bound = float(certify.upper_bound(self.pair, multipliers, self.paths))
-        if bound >= self.upper:
-            return False
-        self.upper, self.multipliers = bound, multipliers
-        return True
+        if bound < self.upper:
+            self.upper, self.multipliers = bound, multipliers
+        return bound
 
     def run(self) -> LpSolution:
         leaves = self.pair.draft_paths[-1].size
-        bins = int(np.clip(FIRST_ENTRIES // leaves, 8, 32))
-        edges = 1.0 - (1.0 - np.linspace(0.0, 1.0, bins + 1)) ** (2.0 / (self.paths + 1))
-        lowest, highest = np.zeros(leaves, dtype=np.int64), np.full(leaves, bins - 1)
-        status = "optimal" if self.gap <= self.tolerance else ""
-        without_gain = 0
-        while not status:
+        edges = 1.0 - (1.0 - np.linspace(0.0, 1.0, FIRST_BINS + 1)) ** (2.0 / (self.paths + 1))
+        bins = Bins(edges, np.zeros(leaves, dtype=np.int64), np.full(leaves, FIRST_BINS - 1))
+        method = interior_point(self.pair, self.paths, bins)
+        without_gain, reach = 0, 30.0
+        while True:
             before = self.gap
-            self.round(edges, lowest, highest)
+            lost, excluded = self.round(method, bins)
+            without_gain = 0 if self.gap < 0.8 * before else without_gain + 1
             if self.gap <= self.tolerance:
-                status = "optimal"
-            elif self.out_of_time:
-                status = "time_limit"
-            else:
-                without_gain = 0 if self.gap < 0.8 * before else without_gain + 1
-                if without_gain == STALLED_ROUNDS:
-                    status = "stalled"
-            # The best multipliers tell where an optimal table lies, the last ones what the last bins lacked.
-            views = [self.heights(self.multipliers), self.heights(self.last_multipliers)]
-            most = min(len(edges) + 120, MAX_BINS)
-            for heights in views:
-                edges = heights.refined(edges, 0.05 * self.tolerance, most)
-            theta = min(30.0 * self.gap, 0.02) * 4.0**without_gain
-            ends = [heights.support(edges, theta) for heights in views]
-            lowest, highest = np.minimum(ends[0][0], ends[1][0]), np.maximum(ends[0][1], ends[1][1])
-        return self.solution(status)
+                return self.solution("optimal")
+            if self.out_of_time:
+                return self.solution("time_limit")
+            if without_gain == STALLED_ROUNDS:
+                return self.solution("stalled")
+            if excluded > 0.3 * self.gap:
+                reach *= 5.0
+            last = self.heights(self.last_multipliers)
+            finer = self.finer(bins, last, reach)
+            method = warm_started(interior_point(self.pair, self.paths, finer), method, bins, finer, last)
+            bins = finer
 
-    def round(self, edges: Vector, lowest: IntVector, highest: IntVector) -> None:
-        """Solve on the given bins, each leaf using ``lowest .. highest``, and take the bounds from the iterates."""
-        method = interior_point(self.pair, self.paths, edges, lowest, highest)
-        shape = method.shape
-        seen = np.inf
+    def finer(self, bins: Bins, last: Heights, reach: float) -> Bins:
+        """The bins of the next round.
+
+        The best multipliers tell where an optimal table lies, the last ones what the last bins lacked. ``reach`` times
+        the gap is the cost beyond which a bin is not offered to a leaf.
+        """
+        edges = bins.edges
+        views = (self.heights(self.multipliers), last)
+        for heights in views:
+            edges = heights.refined(edges, max(0.05 * self.tolerance, self.gap / GAIN), MAX_BINS)
+        theta = min(reach * self.gap, 0.02 * reach / 30.0)
+        (lowest, highest), (lower, higher) = (heights.support(edges, theta) for heights in views)
+        return Bins(edges, np.minimum(lowest, lower), np.maximum(highest, higher))
+
+    def round(self, method: InteriorPoint, bins: Bins) -> tuple[float, float]:
+        """Solve on the given bins and take bounds from the iterates.
+
+        Returns what the bins lose, and what else keeps the round's own bounds apart: entries that were not offered.
+        """
+        shape, edges = method.shape, bins.edges
+        seen, lost, excluded = np.inf, np.inf, 0.0
         for _ in range(MAX_STEPS):
             method.step()
             gap = method.complementarity
@@ -160,15 +183,17 @@ class _Search:
                 continue
             seen = gap
             multipliers = self.last_multipliers = multipliers_of(method, self.pair)
-            self.see_multipliers(multipliers)
-            self.see_ranks(RankTable(edges, shape.entry_leaf, shape.entry_bin, method.x.t))
+            upper = self.see_multipliers(multipliers)
+            lower = self.see_ranks(RankTable(edges, shape.entry_leaf, shape.entry_bin, method.x.t))
             lost = float(self.heights(multipliers).loss(edges[:-1], edges[1:]).sum())
-            if late or self.gap <= self.tolerance or gap < max(0.03 * lost, 0.05 * self.tolerance):
+            excluded = upper - lower - lost - gap
+            if late or self.gap <= self.tolerance or gap < max(0.1 * lost, 0.05 * self.tolerance):
                 break
         found = Round(len(edges) - 1, len(method.x.t), self.lower, self.upper, time.perf_counter() - self.began)
         self.rounds.append(found)
         if self.progress is not None:
             self.progress(found)
+        return lost, excluded
 
     def heights(self, multipliers: Levels) -> Heights:
         height = down_the_tree(certify.path_prices(self.pair, multipliers))
@@ -188,11 +213,36 @@ class _Search:
         )
 
 
-def interior_point(pair: DistPair, paths: int, edges: Vector, lowest: IntVector, highest: IntVector) -> InteriorPoint:
-    """The program on given bins where leaf i uses the bins ``lowest[i] .. highest[i]``.
+def warm_started(
+    method: InteriorPoint, earlier: InteriorPoint, bins: Bins, finer: Bins, heights: Heights
+) -> InteriorPoint:
+    """``method`` (on ``finer``, whose edges contain those of ``bins``) started from the ``earlier`` point.
+
+    Every old entry is shared out among the parts of its bin, so rows stay legal; the price of a bin is the potential
+    of its middle.
+    """
+    shape, old = method.shape, earlier.shape
+    middle = (finer.edges[1:] + finer.edges[:-1]) / 2
+    whole = np.searchsorted(bins.edges, middle, side="right") - 1
+    share = np.diff(finer.edges) / np.diff(bins.edges)[whole]
+    leaf, old_bin = shape.entry_leaf, whole[shape.entry_bin]
+    known = (old_bin >= bins.lowest[leaf]) & (old_bin <= bins.highest[leaf])
+    first = np.searchsorted(old.entry_leaf, np.arange(shape.leaves))
+    place = np.where(known, first[leaf] + old_bin - bins.lowest[leaf], 0)
+    table = np.where(known, earlier.x.t[place] * share[shape.entry_bin], 0.0)
+    sums = shape.leaf_sum(table)
+    table = table * (method.leaf_mass / np.where(sums > 0, sums, 1.0))[leaf]
+    price = heights.potential(middle)
+    method.start_from(earlier, table, price - price[-1])
+    return method
+
+
+def interior_point(pair: DistPair, paths: int, bins: Bins) -> InteriorPoint:
+    """The program on given bins, at its cold start.
 
     Leaves of draft mass below `NEGLIGIBLE` take no part, and f = 0 is fixed at nodes of target mass below it.
     """
+    edges, lowest, highest = bins.edges, bins.lowest, bins.highest
     size, depth = pair.vocab_size, pair.depth
     mass = pair.draft_paths[-1]
     live = mass > NEGLIGIBLE
