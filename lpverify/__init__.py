@@ -15,13 +15,21 @@ if TYPE_CHECKING:
     from lpverify.dist.files import examples, save_problem
     from lpverify.dist.pair import DistPair
     from lpverify.exact.audit import audit
+    from lpverify.exact.budgets import block_efficiency
+    from lpverify.exact.compare import compare
+    from lpverify.exact.evaluate import evaluate
+    from lpverify.lp import certify, cvx
+    from lpverify.lp.solve import solve
     from lpverify.problem import VerifyProblem, load_problem
-    from lpverify.result import AuditReport, Certificate, LpSolution, RankTable, Round
+    from lpverify.report import plots, tables
+    from lpverify.result import AuditReport, Certificate, Evaluation, LpSolution, RankTable, Round
+    from lpverify.verify import verifier
 
 __all__ = [
     "AuditReport",
     "Certificate",
     "DistPair",
+    "Evaluation",
     "InputError",
     "LpSolution",
     "RankTable",
@@ -29,16 +37,26 @@ __all__ = [
     "SizeError",
     "VerifyProblem",
     "audit",
+    "block_efficiency",
+    "certify",
+    "compare",
+    "cvx",
+    "evaluate",
     "examples",
     "load_problem",
     "make",
+    "plots",
     "save_problem",
+    "solve",
+    "tables",
+    "verifier",
 ]
 
 _HOME = {
     "AuditReport": "lpverify.result",
     "Certificate": "lpverify.result",
     "DistPair": "lpverify.dist.pair",
+    "Evaluation": "lpverify.result",
     "InputError": "lpverify._check",
     "LpSolution": "lpverify.result",
     "RankTable": "lpverify.result",
@@ -46,10 +64,19 @@ _HOME = {
     "SizeError": "lpverify._check",
     "VerifyProblem": "lpverify.problem",
     "audit": "lpverify.exact.audit",
+    "block_efficiency": "lpverify.exact.budgets",
+    "certify": "lpverify.lp",
+    "compare": "lpverify.exact.compare",
+    "cvx": "lpverify.lp",
+    "evaluate": "lpverify.exact.evaluate",
     "examples": "lpverify.dist.files",
     "load_problem": "lpverify.problem",
     "make": "lpverify.dist",
+    "plots": "lpverify.report",
     "save_problem": "lpverify.dist.files",
+    "solve": "lpverify.lp.solve",
+    "tables": "lpverify.report",
+    "verifier": "lpverify.verify",
 }
 
 

@@ -164,8 +164,7 @@ class _Search:
         views = (self.heights(self.multipliers), last)
         for heights in views:
             edges = heights.refined(edges, max(0.05 * self.tolerance, self.gap / GAIN), MAX_BINS)
-        theta = min(reach * self.gap, 0.02 * reach / 30.0)
-        (lowest, highest), (lower, higher) = (heights.support(edges, theta) for heights in views)
+        (lowest, highest), (lower, higher) = (heights.support(edges, reach * self.gap) for heights in views)
         return Bins(edges, np.minimum(lowest, lower), np.maximum(highest, higher))
 
     def round(self, method: InteriorPoint, bins: Bins) -> tuple[float, float]:
@@ -177,7 +176,7 @@ class _Search:
         seen, lost, excluded = np.inf, np.inf, 0.0
         for _ in range(MAX_STEPS):
             method.step()
-            gap = method.complementarity
+            gap = method.complementarity + method.primal_residual
             late = self.out_of_time
             if gap > 0.5 * seen and not late:
                 continue
