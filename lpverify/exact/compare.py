@@ -18,14 +18,16 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from lpverify import _check
-from lpverify._array import total
+from lpverify._array import is_exact, total
 from lpverify.exact import budgets
 from lpverify.exact import evaluate as enumeration
 from lpverify.exact.ranking import best_ranking
 from lpverify.lp import single_path
+from lpverify.lp.certify import exact_certificate
 from lpverify.lp.coverage import node_relaxation
+from lpverify.lp.solve import solve
 from lpverify.problem import VerifyProblem
-from lpverify.result import LpSolution, Round
+from lpverify.result import Certificate, LpSolution, Round
 from lpverify.verify import VERIFIERS, Verifier
 
 if TYPE_CHECKING:
@@ -123,8 +125,6 @@ def evaluate(
     Raises InputError for an algorithm that was asked for by name and is refused, for its size mostly; of the default
     ones such an algorithm is a row with ``refused`` set.
     """
-    from lpverify.lp.solve import solve
-
     names = ALGORITHMS if algorithms is None else tuple(algorithms)
     for name in names:
         _check.choice("algorithm", name, ALGORITHMS)
@@ -153,11 +153,13 @@ def _evaluate(name: str, problem: VerifyProblem, optimum: LpSolution, max_drafts
         found = enumeration.evaluate(problem, name)
         value: float | Fraction = found.block_efficiency
         return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
-    value = _closed_form(name, problem, optimum)
-    verifier = VERIFIERS[POLICY](optimum) if name == POLICY else VERIFIERS[name]()
-    return AlgorithmResult(
-        name, float(value), _law_error(verifier, problem, max_drafts), "closed form", _fraction(name, value)
-    )
+    if name == POLICY:
+        certificate = _certificate(problem, optimum)
+        value, verifier = total(certificate.budgets), VERIFIERS[POLICY](certificate)
+    else:
+        value, verifier = budgets.block_efficiency(problem.pair, name, problem.paths), VERIFIERS[name]()
+    law_error = _law_error(verifier, problem, max_drafts)
+    return AlgorithmResult(name, float(value), law_error, "closed form", _fraction(name, value))
 
 
 def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> float | None:
@@ -172,13 +174,14 @@ def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> f
     return None
 
 
-def _closed_form(name: str, problem: VerifyProblem, optimum: LpSolution) -> float | Fraction:
-    if name != POLICY:
-        return budgets.block_efficiency(problem.pair, name, problem.paths)
-    if optimum.certificate is None:
+def _certificate(problem: VerifyProblem, optimum: LpSolution) -> Certificate:
+    """What runs the optimum, in the problem's arithmetic (in Fractions it attains the optimum to about 1e-9)."""
+    found = optimum.certificate
+    if found is None:
         raise _check.fail("its rank table", got=f"none from method {optimum.method}", expected="another method")
-    value: float | Fraction = total(optimum.certificate.budgets)
-    return value
+    if problem.pair.rational and not is_exact(found.ranks.mass):
+        return exact_certificate(problem.pair, found)
+    return found
 
 
 def _float(value: float | Fraction | None) -> float | None:
