@@ -41,9 +41,8 @@ from lpverify.exact.audit_cases import Case, select
 from lpverify.exact.choices import Choices, NotEnumerable, SampledChoices, enumerate_outcomes
 from lpverify.exact.identity import identity_test, smallest_found
 from lpverify.exact.program import Fault, Program, Rounds, RowTable, Tokens
-from lpverify.problem import VerifyProblem
 from lpverify.result import AuditReport, CaseAudit, Finding
-from lpverify.verify import VERIFIERS, Verifier, verifier
+from lpverify.verify import Verifier
 
 FALSE_ALARM = 1e-6
 DRAWS = 20_000
@@ -147,7 +146,7 @@ def _blank(case: Case, mode: str, pair: DistPair, **fields: Any) -> CaseAudit:
 def _audit_law(subject: str | Verifier, case: Case, tolerance: float) -> CaseAudit:
     pair, paths = case.problem.pair, case.problem.paths
     try:
-        algorithm = subject if isinstance(subject, Verifier) else _built(subject, case.problem)
+        algorithm = subject if isinstance(subject, Verifier) else evaluate.build(subject, case.problem)
         everything = replace(algorithm, path_order=True, first_path_only=False)  # its word is not taken for it
         masses, terms = evaluate.enumerated_masses(pair, everything, paths)
     except _check.SizeError as error:
@@ -155,14 +154,6 @@ def _audit_law(subject: str | Verifier, case: Case, tolerance: float) -> CaseAud
     law = evaluate.emitted_law(pair, masses)
     distance, finding = compare_laws(pair, law, 1, tolerance)
     return _blank(case, "exact", pair, count=terms, total_variation=distance, finding=finding)
-
-
-def _built(name: str, problem: VerifyProblem) -> Verifier:
-    if name != "policy":
-        return verifier(name)
-    from lpverify.lp.solve import solve
-
-    return VERIFIERS[name](solve(problem))
 
 
 def compare_laws(pair: DistPair, law: Array, rounds: int, tolerance: float) -> tuple[Any, Finding | None]:

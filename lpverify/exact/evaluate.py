@@ -26,7 +26,7 @@ from lpverify.dist.pair import DistPair, path_probabilities
 from lpverify.dist.view import TreeView, level_index
 from lpverify.exact import budgets, recursion
 from lpverify.problem import VerifyProblem
-from lpverify.result import Evaluation
+from lpverify.result import Evaluation, LpSolution
 from lpverify.verify import Verifier, verifier
 from lpverify.verify.traversal import traversal_law
 
@@ -50,7 +50,7 @@ def evaluate(
     1.79
     """
     _check.choice("method", method, METHODS)
-    checked = verifier(algorithm) if isinstance(algorithm, str) else algorithm
+    checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
     paths = 1 if checked.first_path_only else problem.paths
     recursive = checked.node_rule is not None or checked.law is traversal_law
     closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
@@ -78,6 +78,21 @@ def evaluate(
     else:
         masses, terms = recursion.traversal_masses(problem.pair, paths, max_terms or recursion.MAX_VISITS)
     return _evaluation(problem, checked.name, masses, terms, method)
+
+
+def build(name: str, problem: VerifyProblem, optimum: LpSolution | None = None) -> Verifier:
+    """The verifier called ``name``; ``policy`` from the problem's ``optimum``, which is solved for where not given.
+
+    In Fractions for a rational problem. Raises InputError for an unknown name and an optimum without a certificate.
+    """
+    if name != "policy":
+        return verifier(name)
+    from lpverify.lp import certify, solve
+
+    solution = optimum or solve.solve(problem)
+    if solution.certificate is not None and problem.pair.rational:
+        return verifier(name, certify.exact_certificate(problem.pair, solution.certificate))
+    return verifier(name, solution)
 
 
 def enumerated_masses(

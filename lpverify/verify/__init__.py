@@ -14,6 +14,7 @@ from lpverify.verify import (
     greedy_multipath,
     nss,
     optimal_transport,
+    policy,
     proportional_multipath,
     specinfer,
     spectr,
@@ -35,6 +36,7 @@ VERIFIERS: Mapping[str, Callable[..., Verifier]] = {
     "gbv": greedy_multipath.verifier,
     "tgbv": tempered_multipath.verifier,
     "pbv": proportional_multipath.verifier,
+    "policy": policy.verifier,
 }
 """Name -> constructor. Constructors take keyword options; only that of ``policy`` needs an argument."""
 
