@@ -210,7 +210,7 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest
     def never(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("the work began")
 
-    monkeypatch.setattr("lpverify.exact.compare.evaluate", never)
+    monkeypatch.setattr("lpverify.exact.compare.comparison", never)
     for option, file in (
         ("--json", tmp_path),
         ("--json", tmp_path / "no" / "out.json"),

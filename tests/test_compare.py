@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from lpverify.dist import make
 from lpverify.dist.pair import DistPair
 from lpverify.exact import ranking
 from lpverify.exact.balance import balance, parse_prefix
+from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison, parse_names
 from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selected_leaf_law
 from lpverify.lp import single_path
 from lpverify.lp.coverage import phi
@@ -159,3 +161,83 @@ def test_balance_reads_the_row_of_its_prefix() -> None:
         balance(pair, (3,))
     with pytest.raises(InputError, match="'x'"):
         parse_prefix(pair, "0 x")
+
+
+# comparison
+
+
+def frame_of(name: str, paths: int) -> pd.Series:
+    """Block efficiency by row name."""
+    problem = load_problem(name)
+    frame = compare(VerifyProblem(problem.pair.floats), paths, max_drafts=1)
+    assert tuple(frame.columns) == COLUMNS
+    assert set(frame["paths"]) == {paths}
+    assert frame["name"].tolist() == [RELAXATION, OPTIMUM, RANKING, *ALGORITHMS]
+    optimum = frame.loc[frame["name"] == OPTIMUM, "block_efficiency"].item()
+    np.testing.assert_allclose(frame["gap"], optimum - frame["block_efficiency"], atol=1e-15)
+    np.testing.assert_allclose(frame["relative_gap"], frame["gap"] / optimum, atol=1e-15)
+    values: pd.Series = frame.set_index("name")["block_efficiency"]
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [("one-position", 2), ("coin-3", 3), ("tree-v2-l3-a", 2), ("tree-v3-l2-a", 3), ("zero-draft-mass", 2)],
+)
+def test_comparison_agrees_with_the_reference_and_its_order(name: str, paths: int) -> None:
+    values = frame_of(name, paths)
+    expected = reference(name)
+    per_paths = {k: v for k, v in expected["paths"][str(paths)].items() if k != "multi_path_optimum"}
+    for algorithm, value in ({"token": expected["token"], "bv": expected["bv"]} | per_paths).items():
+        assert values[algorithm] == pytest.approx(value, abs=1e-7), algorithm
+    lower, upper = expected["paths"][str(paths)]["multi_path_optimum"]
+    assert lower - 1e-7 <= values[OPTIMUM] <= upper + 1e-7
+    assert values["token"] <= values["bv"] + 1e-12
+    assert values["gbv"] - 1e-12 <= values[RANKING] <= values[OPTIMUM] + 1e-8
+    assert values[list(ALGORITHMS)].max() <= values[OPTIMUM] + 1e-8 <= values[RELAXATION] + 2e-8
+    assert values["policy"] == pytest.approx(values[OPTIMUM], abs=1e-9)
+
+
+def test_comparison_of_equal_laws() -> None:
+    """p = q: the optimum is L + 1 for every K; BV, TGBV, PBV and the policy attain it, GBV does not (2.4375)."""
+    values = frame_of("fair-coin", 2)
+    for name in (OPTIMUM, "bv", "tgbv", "pbv", "policy"):
+        assert values[name] == pytest.approx(3, abs=1e-8), name
+    assert values["gbv"] == pytest.approx(2.4375, abs=1e-12)
+
+
+def test_optimum_never_falls_with_more_paths() -> None:
+    pair = make.softmax(3, 2, seed=4, draft_noise=0.5)
+    frame = compare(VerifyProblem(pair), [1, 2, 3], algorithms=["bv", "policy"], tolerance=1e-10)
+    optima = frame[frame["name"] == OPTIMUM]["block_efficiency"].tolist()
+    assert len(frame) == 3 * 5
+    assert optima == sorted(optima)
+    bv = frame[frame["name"] == "bv"]["block_efficiency"]
+    assert bv.nunique() == 1
+    assert optima[0] == pytest.approx(bv.iloc[0], rel=1e-14)
+
+
+def test_comparison_in_fractions() -> None:
+    problem = VerifyProblem(make.rational(2, 2, seed=3, denominator=6), 2)
+    result = comparison(problem, exact=True)
+    optimum = result.multi_path.exact
+    assert optimum is not None
+    by_name = {row.name: row for row in result.results}
+    assert by_name.pop("spectr").exact is None
+    for row in by_name.values():
+        assert row.law_error == 0
+        assert row.exact is not None
+        assert row.exact <= optimum
+        assert result.gap(row) == float(optimum - row.exact)
+    assert by_name["policy"].exact >= optimum - Fraction(1, 10**8)
+
+
+def test_law_errors_are_left_out_beyond_the_limit_and_names_are_checked() -> None:
+    problem = VerifyProblem(make.dirichlet(2, 2, seed=0), 2)  # 10 multisets of 2 paths out of 4 leaves
+    found = {n: {r.name: r for r in comparison(problem, ["gbv", "bv"], max_drafts=n).results} for n in (3, 4, 9, 10)}
+    assert [found[n]["bv"].law_error is None for n in (3, 4)] == [True, False]
+    assert [found[n]["gbv"].law_error is None for n in (9, 10)] == [True, False]
+    with pytest.raises(InputError, match="'magic'"):
+        comparison(problem, ["magic"])
+    with pytest.raises(InputError, match="--algorithms: got ''"):
+        parse_names("--algorithms", "")

@@ -64,7 +64,7 @@ def run(
     pair = loaded.pair if exact else loaded.pair.floats
     task = VerifyProblem(pair, paths, loaded.name, loaded.description)
     with SolveProgress(f"solving {task.name}, K = {paths}") as progress:
-        comparison = compare.evaluate(
+        found = compare.comparison(
             task,
             names,
             method=method,
@@ -77,11 +77,11 @@ def run(
         )
     if kind is not None:
         assert plot is not None
-        _draw(comparison, plot, kind)
+        _draw(found, plot, kind)
     if json is not None:
-        write_json(json, to_json(comparison, rational=loaded.pair.rational, exact=exact))
+        write_json(json, to_json(found, rational=loaded.pair.rational, exact=exact))
     if json != STDOUT:
-        _print(comparison, exact)
+        _print(found, exact)
 
 
 def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Comparison:
         return frame
 
 
-def evaluate(
+def comparison(
     problem: VerifyProblem,
     algorithms: Sequence[str] | None = None,
     *,
@@ -214,7 +214,7 @@ def compare(
 
     Columns: paths, name, block_efficiency, gap, relative_gap, law_error, method. Rows for each number of paths: the
     node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
-    those of `evaluate`.
+    those of `comparison`.
 
     >>> from lpverify.dist.files import load_problem
     >>> frame = compare(VerifyProblem(load_problem("one-position").pair), [1, 2], algorithms=["bv", "gbv"])
@@ -224,7 +224,7 @@ def compare(
     import pandas as pd
 
     numbers = [problem.paths] if paths is None else [paths] if isinstance(paths, int) else list(paths)
-    frames = [evaluate(problem.with_paths(number), algorithms, **options).frame() for number in numbers]
+    frames = [comparison(problem.with_paths(number), algorithms, **options).frame() for number in numbers]
     return pd.concat(frames, ignore_index=True)
 
 
