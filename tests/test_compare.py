@@ -106,6 +106,12 @@ def test_local_search_finds_the_best_of_all_orders(seed: int) -> None:
     assert found.block_efficiency == best_ranking(problem, seed=seed, effort=effort).block_efficiency
 
 
+def test_one_possible_leaf() -> None:
+    pair = DistPair.from_levels([[[0.3, 0.7]]], [[[1.0, 0.0]]])
+    best = best_ranking(VerifyProblem(pair, 3))
+    assert (best.block_efficiency, best.order.tolist()) == (1.3, [0])
+
+
 def test_impossible_leaves_are_not_ranked() -> None:
     problem = VerifyProblem(load_problem("zero-draft-mass").pair, 2)
     best = best_ranking(problem)

@@ -77,11 +77,13 @@ def _print(problem: ProblemFile, result: Balance) -> None:
         for x in sorted(order)
     ]
     if pair.vocab_size > MOST_ROWS:
-        rows.append((f"+ {pair.vocab_size - MOST_ROWS} more", *[""] * len(columns)))
+        rows.append(("...", *[""] * len(columns)))
     totals = ("sum", *("" if column is None else number(column.sum()) for column in columns))
     after = " ".join(pair.tokens[token] for token in result.prefix) or "the start"
     headings = ("token", "p", "q", "accepted", "residual", "res. law", "emitted", "naive")
     title = f"{problem.name}: the next token after {after}"
+    if pair.vocab_size > MOST_ROWS:
+        title += f" (the {MOST_ROWS} likeliest of {pair.vocab_size})"
     show(table(headings, rows, footer=totals, right=tuple(range(1, 8)), title=title))
     emitted, naive = number(result.law_error), number(result.naive_law_error)
     print(f"accepted = min(p, q), mass {number(result.accepted_mass)}; residual = p - min(p, q)")

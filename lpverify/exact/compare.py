@@ -196,7 +196,7 @@ def _fraction(name: str, value: float | Fraction) -> Fraction | None:
 def _references(problem: VerifyProblem) -> tuple[AlgorithmResult, ...]:
     bound, _ = node_relaxation(problem.pair, problem.paths)
     best = best_ranking(problem)
-    how = f"{'all' if best.complete else 'search,'} {best.orders_tried} orders" if problem.paths > 1 else "any order"
+    how = f"{'all' if best.complete else 'search,'} {best.orders_tried} orders" if best.orders_tried > 1 else "any order"
     return (
         AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if isinstance(bound, Fraction) else None),
         AlgorithmResult(RANKING, best.block_efficiency, None, how),

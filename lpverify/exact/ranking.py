@@ -105,7 +105,9 @@ def evaluate_orders(pair: DistPair, orders: Orders, paths: int) -> Floats:
 
 def _all_orders(pair: DistPair, paths: int, active: Orders) -> RankingResult:
     best, best_order, tried = -1.0, active, 0
-    rest = np.array(list(permutations(range(len(active) - 1))), dtype=np.int64).reshape(-1, len(active) - 1)
+    others_count = len(active) - 1
+    rest = np.array(list(permutations(range(others_count))), dtype=np.int64)
+    rest = rest.reshape(factorial(others_count), others_count)  # also for one leaf
     for first in range(len(active)):
         others = np.delete(active, first)
         orders = np.column_stack([np.full(len(rest), active[first]), others[rest]])
