@@ -196,7 +196,8 @@ def _fraction(name: str, value: float | Fraction) -> Fraction | None:
 def _references(problem: VerifyProblem) -> tuple[AlgorithmResult, ...]:
     bound, _ = node_relaxation(problem.pair, problem.paths)
     best = best_ranking(problem)
-    how = f"{'all' if best.complete else 'search,'} {best.orders_tried} orders" if best.orders_tried > 1 else "any order"
+    effort = "all" if best.complete else "search,"
+    how = f"{effort} {best.orders_tried} orders" if best.orders_tried > 1 else "any order"
     return (
         AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if isinstance(bound, Fraction) else None),
         AlgorithmResult(RANKING, best.block_efficiency, None, how),
