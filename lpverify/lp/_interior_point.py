@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lpverify.lp._tree_newton import Direction, Factorisation, RightSide, Shape, Vector
+from lpverify.lp._tree_newton import Breakdown, Direction, Factorisation, RightSide, Shape, Vector
 
 REFINEMENTS = 3
 
@@ -75,10 +75,10 @@ class InteriorPoint:
     def start_from(self, earlier: InteriorPoint, table: Vector, beta: Vector) -> None:
         """Start near an ``earlier`` point of the same tree on other bins, with a ``table`` and bin prices ``beta``.
 
-        Whatever the other bins leave uneven is lifted towards one complementarity: of x and z the one that is smaller
-        against its scale (the room a column has; 1 for dual slacks) is raised.
+        Whatever the other bins leave uneven is lifted towards one complementarity, measured against the scale of each
+        column (the room it has; 1 for dual slacks): the smaller of x and z is raised, both where both are small.
         """
-        shape, tiny = self.shape, float(np.finfo(float).tiny)
+        shape = self.shape
         self.multiplier, self.height, self.beta = earlier.multiplier.copy(), earlier.height.copy(), beta
         leaf_height = self.height[shape.inner :][shape.entry_leaf]
         price = shape.entry_slope * leaf_height - beta[shape.entry_bin]
@@ -89,16 +89,18 @@ class InteriorPoint:
         z = Blocks(earlier.z.f, earlier.z.s, earlier.z.v, self._entry_value(self))
         room = shape.target * shape.of_parent(np.where(shape.live_budget, x.f, 0.0), 1.0)
         scale = Blocks(room, room, self._mass(table), self.leaf_mass[shape.entry_leaf])
-        even = sum(float((a * b).sum()) for a, b in zip(self._masked(x), self._masked(z), strict=True)) / self._count
         self.x = Blocks(*(a.copy() for a in x))
         self.z = Blocks(*(np.maximum(b, 0.0) for b in z))
+        even = self.complementarity / sum(float(c.sum()) for c in self._masked(scale))
         for a, b, c in zip(self.x, self.z, scale, strict=True):
-            flat = a * b < even
-            raise_z = flat & (a > b * c)
-            b[raise_z] = even / a[raise_z]
-            raise_x = flat & ~raise_z & (c > 0)
-            a[raise_x] = np.minimum(even / np.maximum(b[raise_x], tiny), c[raise_x])
-            b[raise_x] = even / a[raise_x]
+            relative = np.divide(a, c, out=np.ones_like(a), where=c > 0)
+            flat = relative * b < even
+            larger = np.maximum(np.maximum(relative, b), np.sqrt(even))
+            raise_x = flat & (relative <= b)
+            raise_z = flat & (b <= relative)
+            both = flat & (larger == np.sqrt(even))
+            a[raise_x | both] = (c * even / larger)[raise_x | both]
+            b[raise_z | both] = (even / larger)[raise_z | both]
 
     @property
     def complementarity(self) -> float:
@@ -111,7 +113,17 @@ class InteriorPoint:
         return self._primal_residual().size
 
     def step(self) -> float:
-        """One predictor-corrector step; returns the smaller of the two step lengths."""
+        """One predictor-corrector step; returns the smaller of the two step lengths.
+
+        Raises Breakdown where rounding errors leave no direction; the point then stays as it was.
+        """
+        try:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                return self._step()
+        except FloatingPointError as error:
+            raise Breakdown(str(error)) from None
+
+    def _step(self) -> float:
         x, z = self.x, self.z
         weight = Blocks(*(a / b for a, b in zip(x, z, strict=True)))
         factor = Factorisation(self.shape, weight.f, weight.s, weight.v, weight.t)

@@ -25,6 +25,10 @@ Vector = npt.NDArray[np.float64]
 IntVector = npt.NDArray[np.int64]
 
 
+class Breakdown(ArithmeticError):
+    """The weights have become too uneven for another direction: the point reached is as good as it gets."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """Index structure of the LP: nodes below the root, concatenated level by level; the leaves are the last N.
@@ -168,6 +172,8 @@ class Factorisation:
         np.fill_diagonal(schur, 0.0)
         np.fill_diagonal(schur, -schur.sum(axis=1))
         free = schur[:-1, :-1]
+        if not np.isfinite(schur).all():
+            raise Breakdown("a weight overflowed")
         self._scale = 1.0 / np.sqrt(np.maximum(np.diag(free), np.finfo(float).tiny))
         self._scaled = free * self._scale[:, None] * self._scale[None, :]
         self._chol = _cholesky(self._scaled)
@@ -236,4 +242,5 @@ def _cholesky(matrix: npt.NDArray[np.float64]) -> Any:
             return scipy.linalg.cho_factor(matrix + shift * np.eye(len(matrix)))
         except scipy.linalg.LinAlgError:
             shift = max(10 * shift, 1e-15)
-            assert shift < 1, "the bin system is not positive semidefinite"
+            if shift >= 1e-6:
+                raise Breakdown("the bin system lost its digits") from None

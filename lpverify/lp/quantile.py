@@ -30,7 +30,7 @@ from lpverify.dist.pair import DistPair
 from lpverify.lp import certify, single_path
 from lpverify.lp._heights import Heights, IntVector, Vector
 from lpverify.lp._interior_point import InteriorPoint
-from lpverify.lp._tree_newton import Shape
+from lpverify.lp._tree_newton import Breakdown, Shape
 from lpverify.lp.coverage import phi_mean_slope
 from lpverify.result import Certificate, LpSolution, RankTable, Round
 
@@ -151,7 +151,9 @@ class _Search:
                 reach *= 5.0
             last = self.heights(self.last_multipliers)
             finer = self.finer(bins, last, reach)
-            method = warm_started(interior_point(self.pair, self.paths, finer), method, bins, finer, last)
+            earlier, method = method, interior_point(self.pair, self.paths, finer)
+            if excluded < np.inf:
+                warm_start(method, earlier, bins, finer, last)
             bins = finer
 
     def finer(self, bins: Bins, last: Heights, reach: float) -> Bins:
@@ -170,12 +172,17 @@ class _Search:
     def round(self, method: InteriorPoint, bins: Bins) -> tuple[float, float]:
         """Solve on the given bins and take bounds from the iterates.
 
-        Returns what the bins lose, and what else keeps the round's own bounds apart: entries that were not offered.
+        Returns what the bins lose, and what else keeps the round's own bounds apart: entries that were not offered,
+        or (infinite) rounding errors that ended the round, after which the next one starts cold.
         """
         shape, edges = method.shape, bins.edges
         seen, lost, excluded = np.inf, np.inf, 0.0
         for _ in range(MAX_STEPS):
-            method.step()
+            try:
+                method.step()
+            except Breakdown:
+                excluded = np.inf
+                break
             gap = method.complementarity + method.primal_residual
             late = self.out_of_time
             if gap > 0.5 * seen and not late:
@@ -212,10 +219,8 @@ class _Search:
         )
 
 
-def warm_started(
-    method: InteriorPoint, earlier: InteriorPoint, bins: Bins, finer: Bins, heights: Heights
-) -> InteriorPoint:
-    """``method`` (on ``finer``, whose edges contain those of ``bins``) started from the ``earlier`` point.
+def warm_start(method: InteriorPoint, earlier: InteriorPoint, bins: Bins, finer: Bins, heights: Heights) -> None:
+    """Start ``method`` (on ``finer``, whose edges contain those of ``bins``) from the ``earlier`` point.
 
     Every old entry is shared out among the parts of its bin, so rows stay legal; the price of a bin is the potential
     of its middle.
@@ -233,7 +238,6 @@ def warm_started(
     table = table * (method.leaf_mass / np.where(sums > 0, sums, 1.0))[leaf]
     price = heights.potential(middle)
     method.start_from(earlier, table, price - price[-1])
-    return method
 
 
 def interior_point(pair: DistPair, paths: int, bins: Bins) -> InteriorPoint:

@@ -133,6 +133,47 @@ def against_paths(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
     return ax
 
 
+def scaling(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
+    """Solver time against number of nodes, both logarithmic, a line a method, the certified gap beside each point.
+
+    Columns ``method``, ``nodes``, ``seconds``, ``gap``. Open markers: the gap asked for (``goal``) was not reached.
+    """
+    for i, (name, rows) in enumerate(frame.groupby("method", sort=False)):
+        rows = rows.sort_values("nodes")
+        colour = SERIES[i % len(SERIES)]
+        ax.plot(rows["nodes"], rows["seconds"], color=colour, linewidth=1.4, zorder=2)
+        for row in rows.itertuples():
+            face = colour if row.gap <= row.goal else "white"
+            ax.plot(row.nodes, row.seconds, MARKERS[i % len(MARKERS)], color=colour, markerfacecolor=face, zorder=3)
+            if i == 0:
+                ax.annotate(
+                    f"{row.gap:.0e}".replace("e-0", "e-"),
+                    (row.nodes, row.seconds),
+                    xytext=(5, -10),
+                    textcoords="offset points",
+                    fontsize=7.5,
+                    color=MUTED,
+                )
+        last = rows.iloc[-1]
+        ax.annotate(
+            f"{name}\n(small print: certified gap)" if i == 0 else str(name),
+            (last["nodes"], last["seconds"]),
+            xytext=(-8, 8) if i == 0 else (8, 2),
+            textcoords="offset points",
+            ha="right" if i == 0 else "left",
+            color=colour,
+            fontweight="bold",
+        )
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("nodes below the root")
+    ax.set_ylabel("seconds")
+    if title:
+        ax.set_title(title, loc="left", fontweight="bold", color=INK)
+    _plain(ax)
+    return ax
+
+
 def comparison(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
     """The picture of a `compare` frame: `gaps` for one number of paths, `against_paths` for several."""
     if frame["paths"].nunique() == 1:
