@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpverify._array import Array, accumulate_rows, as_float, as_index, divide, is_exact, namespace, zero
+from lpverify._array import (
+    Array,
+    accumulate_rows,
+    as_float,
+    as_index,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    take_in_rows,
+    zero,
+)
 from lpverify.verify._ranks import RankMeasure
 from lpverify.verify._splits import Split, SplitRule
 
@@ -18,6 +29,9 @@ MOST_BLOCKS = 64
 
 HEAVY = 1 / 128
 """Tokens of at least this draft probability stay alone, as long as half of the blocks suffice for them."""
+
+SMALLEST = 1e-290
+"""Divisor of p where q is less, so that the ratio stays a number."""
 
 OCTAVES = 8
 """Ratios p/q beyond 2 to this power, or below its inverse, are not told apart."""
@@ -29,23 +43,26 @@ def in_blocks(split: SplitRule, most: int | None = MOST_BLOCKS) -> SplitRule:
     def split_blocks(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
         if most is None or target.shape[-1] <= most:
             return split(measure, target, draft, weight, paths)
-        xp = namespace(draft)
-        block = blocks(target, draft, most)
-        masses = accumulate_rows(block, draft, most)
-        inner = split(measure, accumulate_rows(block, target, most), masses, weight, paths)
+        block, p, q = merged(target, draft, most)
+        inner = split(measure, p, q, weight, paths)
 
         def by_token(by_block: Array) -> Array:
-            values: Array = xp.take_along_axis(by_block, block, axis=-1)
-            return values
+            return take_in_rows(by_block, block)
 
         def children(rows: Any, tokens: Any) -> RankMeasure:
             rows, tokens = as_index(draft, rows), as_index(draft, tokens)
             return inner.children(rows, block[rows, tokens])
 
-        share = divide(draft, by_token(masses), where_zero=zero(draft))
+        share = divide(draft, by_token(q), where_zero=zero(draft))
         return Split(share * by_token(inner.q_star), by_token(inner.place), children)
 
     return split_blocks
+
+
+def merged(target: Array, draft: Array, most: int) -> tuple[Any, Array, Array]:
+    """Block of every token (R, V), and the masses p and q of the blocks, (R, most) each."""
+    block = blocks(target, draft, most)
+    return block, accumulate_rows(block, target, most), accumulate_rows(block, draft, most)
 
 
 def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:
@@ -60,12 +77,15 @@ def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:
     xp = namespace(draft)
     heavy_slots = most // 2
     buckets = most - heavy_slots - 1
-    slot = xp.cumulative_sum(xp.astype(draft >= HEAVY, xp.int64), axis=-1) - 1
-    alone = (draft >= HEAVY) & (slot < heavy_slots)
     p, q = (as_float(target), as_float(draft)) if is_exact(draft) else (target, draft)
-    scaled = xp.minimum(p, 2.0**OCTAVES * q)  # no overflow
-    ratio = xp.clip(divide(scaled, q, where_zero=1.0), 2.0**-OCTAVES, 2.0**OCTAVES)
-    octave = (xp.log2(ratio) + OCTAVES) / (2 * OCTAVES)
-    bucket = xp.clip(xp.astype(octave * buckets, xp.int64), 0, buckets - 1) + heavy_slots
-    result: Any = xp.where(q == 0, most - 1, xp.where(alone, slot, bucket))
+    with ignoring_overflow():
+        ratio = xp.astype(p / xp.clip(q, SMALLEST, None), xp.float32)  # in single precision and without branches
+    octave = xp.log2(xp.clip(ratio, 2.0**-OCTAVES, 2.0**OCTAVES))
+    bucket = xp.astype((octave + OCTAVES) * (buckets / (2 * OCTAVES)), xp.int16)
+    bucket = xp.clip(bucket, 0, buckets - 1) + heavy_slots
+    alone = q >= HEAVY
+    slot = xp.cumulative_sum(xp.astype(alone, xp.int16), axis=-1, dtype=xp.int16) - 1
+    bucket = xp.where(alone & (slot < heavy_slots), slot, bucket)
+    bucket[q == 0] = most - 1
+    result: Any = xp.astype(bucket, xp.int64)
     return result

@@ -23,10 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, divide, ignoring_overflow, is_exact, namespace, one, ones, zero, zeros
+from lpverify._array import Array, divide, ignoring_overflow, is_exact, namespace, one, ones, sort_rows, zero, zeros
 
 MANTISSA_GUARD = 2**9 + 1
 """Ratios p/q are compared after rounding to 53 - 9 = 44 bits, so that ratios that are equal on paper tie."""
+
+LARGE = 1024
+"""Vocabularies above this are sorted by integer keys, which compare ratios by fewer bits."""
 
 LARGEST_RATIO = 1e300
 """Larger ratios p/q tie. Any order that is a function of the row is lossless."""
@@ -105,9 +108,26 @@ def ratio_order(target: Array, draft: Array) -> Array:
     else:
         with ignoring_overflow():
             ratio = xp.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
+        if draft.shape[-1] > LARGE:
+            return _order_by_keys(ratio)
         spread = ratio * MANTISSA_GUARD
         ratio = spread - (spread - ratio)
     order: Array = xp.argsort(-ratio, axis=-1, stable=True)
+    return order
+
+
+def _order_by_keys(ratio: Array) -> Array:
+    """The order of `ratio_order` by sorting integers that hold ratio and token: many times faster than a stable sort.
+
+    ``ratio`` >= 0, or -1 for tokens that are never drafted. The last bits of a ratio, as many as a token has, give way
+    to the token; bits of non-negative doubles are ordered as the doubles are.
+    """
+    xp = namespace(ratio)
+    low = 2 ** (ratio.shape[-1] - 1).bit_length() - 1
+    bits = xp.where(ratio < 0, 0, xp.clip(ratio, 0, None).view(xp.int64) + 2**40)
+    token = xp.arange(ratio.shape[-1], device=ratio.device)[None, :]
+    keys = sort_rows((((2**63 - 1) - bits) & ~low) | token)
+    order: Array = keys & low
     return order
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify._array import Array, divide, namespace, one, zero, zeros
+from lpverify._array import Array, divide, is_exact, namespace, one, zero, zeros
 from lpverify.dist.view import TreeView
 from lpverify.verify.base import StopLaw
 
 
 def positive_part(row: Array) -> Array:
     """max(row, 0), entry by entry."""
-    positive: Array = namespace(row).where(row > 0, row, zero(row))
+    xp = namespace(row)
+    positive: Array = xp.where(row > 0, row, zero(row)) if is_exact(row) else xp.clip(row, 0, None)
     return positive
 
 

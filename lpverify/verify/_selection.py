@@ -16,11 +16,26 @@ from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, as_index, divide, in_double, namespace, one, ones, sums_after, zero, zeros
+from lpverify._array import (
+    Array,
+    accumulate_rows,
+    as_index,
+    divide,
+    in_double,
+    namespace,
+    on_device,
+    one,
+    ones,
+    sums_after,
+    take_in_rows,
+    to_host,
+    zero,
+    zeros,
+)
 from lpverify.dist.view import TreeView
-from lpverify.verify._blocks import in_blocks
-from lpverify.verify._ranks import RankMeasure, whole
-from lpverify.verify._residual import BlockPath, acceptance, block_path
+from lpverify.verify._blocks import merged
+from lpverify.verify._ranks import RankMeasure, compact, whole
+from lpverify.verify._residual import acceptance, positive_part, residual_law
 from lpverify.verify._splits import SplitRule
 from lpverify.verify.base import StopLaw
 
@@ -33,50 +48,122 @@ class SelectedPathLaw:
     blocks: int | None
 
     def __call__(self, view: TreeView) -> StopLaw:
-        return selected_path_law(view, in_blocks(self.split, self.blocks))
+        return selected_path_law(view, self.split, self.blocks)
 
 
-def selected_path_law(view: TreeView, split: SplitRule) -> StopLaw:
-    """Stop and next-token law of block verification on the path that ``split`` selects."""
-    depth, paths = view.paths.shape[1], len(view.paths)
-    first = np.searchsorted(view.depth, range(depth + 2)).tolist()
+MOST_ON_HOST = 1024
+"""Children of a node up to which a split is computed on the host: many operations on little data."""
+
+
+def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = None) -> StopLaw:
+    """Stop and next-token law of block verification on the path that ``split`` selects.
+
+    A larger vocabulary is merged into ``blocks`` blocks. What touches every token is done for all nodes at once; the
+    splits themselves see the blocks, whose masses come to the host in one transfer.
+    """
+    depth, paths, inner = view.paths.shape[1], len(view.paths), view.inner
     xp = namespace(view.draft)
-    target, draft = in_double(view.target), in_double(view.draft)
-    measure, weight = whole(1, draft), ones((1,), draft)
+    target, draft = in_double(view.target[:inner]), in_double(view.draft[:inner])
+    edges = range(1, len(view.parent))
+    on_target, on_draft = view.at_edges(target, edges), view.at_edges(draft, edges)
+    block, child, share = None, view.token[1:], ones((len(edges),), draft)
+    p, q = target, draft
+    if blocks is not None and view.vocab_size > blocks:
+        block, p, q = merged(target, draft, blocks)
+        child = view.at_edges(block, edges)
+        share = on_draft
+    if p.shape[1] <= MOST_ON_HOST:
+        p, q, on_target, share, child = together_to_host(p, q, on_target, share, child)
+    if block is not None:
+        share = divide(share, q[as_index(q, view.parent[1:]), child], where_zero=zero(q))  # of the block's mass
+
+    first = np.searchsorted(view.depth, range(depth + 2)).tolist()
+    measure, weight = whole(1, q), ones((1,), q)
     rows, ranks = [], [()] * len(view.parent)
     for i in range(depth):
-        here, below = slice(first[i], first[i + 1]), range(first[i + 1], first[i + 2])
-        done = split(measure, target[here], draft[here], weight, paths)
+        here, below = slice(first[i], first[i + 1]), slice(first[i + 1] - 1, first[i + 2] - 1)
+        done = split(measure, p[here], q[here], weight, paths)
         rows.append(done.q_star)
-        parents, tokens = (as_index(view.draft, x) for x in (view.parent[below] - first[i], view.token[below]))
-        measure = done.children(parents, tokens)
-        weight = acceptance(weight[parents] * view.at_edges(target, below), done.q_star[parents, tokens])
-        for node, place in zip(below, done.place[parents, tokens].tolist(), strict=True):
-            ranks[node] = (*ranks[view.parent[node]], (place, int(view.token[node])))
-    q_star = xp.concat(rows, axis=0)
+        parents, children = as_index(q, view.parent[1:][below] - first[i]), as_index(q, child[below])
+        measure = done.children(parents, children)
+        if isinstance(q, np.ndarray):
+            measure = compact(measure)
+        weight = acceptance(weight[parents] * on_target[below], done.q_star[parents, children] * share[below])
+        for edge, place in enumerate(done.place[parents, children].tolist(), start=first[i + 1]):
+            ranks[edge] = (*ranks[view.parent[edge]], (place, int(view.token[edge])))
 
     leaves = sorted(range(first[depth], first[depth + 1]), key=lambda node: ranks[node])
-    ordered = measure[as_index(view.draft, np.array(leaves) - first[depth])]
+    ordered = measure[as_index(q, np.array(leaves) - first[depth])]
     chance = smallest_rank(ordered, view.multiplicity[leaves].tolist())
+    q_star = namespace(q).concat(rows, axis=0)
+    if block is None:
+        q_star = on_device(q_star, draft) if isinstance(q_star, np.ndarray) else q_star
+    else:
+        skew = divide(q_star, q, where_zero=zero(q))
+        q_star = draft * take_in_rows(on_device(skew, draft), block)
+    chance = on_device(chance, draft) if isinstance(chance, np.ndarray) else chance
     if xp is not np:
         q_star, chance = (xp.astype(values, view.draft.dtype, copy=False) for values in (q_star, chance))
     return block_law_of_selected(view, q_star, leaves, chance)
 
 
+def together_to_host(*arrays: Array) -> list[Array]:
+    """Arrays as numpy arrays, tensors in one transfer; integers, which fit into a double, stay integers."""
+    like = arrays[0]
+    if isinstance(like, np.ndarray):
+        return list(arrays)
+    xp = namespace(like)
+    moving = [array for array in arrays if not isinstance(array, np.ndarray)]
+    flat = to_host(xp.concat([xp.reshape(xp.astype(array, like.dtype), (-1,)) for array in moving]))
+    parts = iter(np.split(flat, np.cumsum([array.numel() for array in moving])[:-1]))
+    result = []
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            result.append(array)
+        else:
+            part = next(parts).reshape(tuple(array.shape))
+            result.append(part if array.dtype == like.dtype else part.astype(np.int64))
+    return result
+
+
 def block_law_of_selected(view: TreeView, q_star: Array, leaves: Sequence[int], chance: Array) -> StopLaw:
     """Block verification of one drafted path, which is that of ``leaves[i]`` with probability ``chance[i]``.
 
-    ``q_star`` (inner, V): the draft law of the selected path, q*(x|c) at every node with children.
+    ``q_star`` (inner, V): the draft law of the selected path, q*(x|c) at every node with children. Weights and tests
+    (`BlockPath`) belong to nodes, whichever path is selected, so they are computed once.
     """
-    stop = zeros(len(view.parent), q_star)
-    through: dict[int, BlockPath] = {}
-    for leaf, probability in zip(leaves, chance, strict=True):
-        nodes = view.node_of[np.argmax(view.node_of[:, -1] == leaf)].tolist()
-        on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(q_star, nodes[1:])
-        block = block_path(view.target[nodes], q_star[nodes[:-1]], on_target, on_draft)
-        stop[nodes] = stop[nodes] + probability * block.stop
-        through.update(dict.fromkeys(nodes, block))
-    return StopLaw(view, stop, lambda node: through[node].rows(int(view.depth[node])))
+    inner, depth = view.inner, view.paths.shape[1]
+    first = np.searchsorted(view.depth, range(depth + 2)).tolist()
+    edges = range(1, len(view.parent))
+    on_target, on_draft = view.at_edges(view.target, edges), view.at_edges(q_star, edges)
+    weights = [ones((1,), q_star)]
+    for i in range(depth):
+        below = slice(first[i + 1] - 1, first[i + 2] - 1)
+        parents = as_index(q_star, view.parent[1:][below] - first[i])
+        weights.append(acceptance(weights[-1][parents] * on_target[below], on_draft[below]))
+    weight = namespace(q_star).concat(weights)
+
+    def residual(nodes: Any) -> Array:
+        return positive_part(weight[nodes, None] * view.target[nodes] - q_star[nodes])
+
+    mass = residual(slice(0, inner)).sum(axis=-1)
+    tests = divide(mass, mass + (1 - weight[:inner]), where_zero=one(weight))
+    tests = namespace(q_star).concat([weight[:1], tests[1:], weight[inner:]])
+
+    on_path = np.stack([view.node_of[np.argmax(view.node_of[:, -1] == leaf)] for leaf in leaves])
+    later, levels = chance, []
+    for i in reversed(range(depth + 1)):
+        test = tests[as_index(q_star, on_path[:, i])]
+        place = as_index(q_star, (on_path[:, i] - first[i])[None])
+        levels.append(accumulate_rows(place, (later * test)[None], first[i + 1] - first[i])[0])
+        later = later * (1 - test)
+    stop = namespace(q_star).concat(levels[::-1])
+
+    def rows(node: int) -> Array:
+        row: Array = view.target[node]
+        return row if node >= inner else residual_law(residual(slice(node, node + 1))[0], row)
+
+    return StopLaw(view, stop, rows)
 
 
 def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int]) -> Array:

@@ -17,7 +17,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify._array import Array, as_index, divide, is_exact, namespace, sums_after, sums_before, zero
+from lpverify._array import (
+    Array,
+    as_index,
+    divide,
+    inverse_in_rows,
+    is_exact,
+    namespace,
+    sums_after,
+    sums_before,
+    take_in_rows,
+    zero,
+)
 from lpverify.verify._ranks import RankMeasure, mean_density, ratio_order, rescaled
 
 ROUNDING = 1e-14
@@ -68,8 +79,7 @@ class Layout:
 
     def by_token(self, by_position: Array) -> Array:
         """Values by position, rearranged to token order."""
-        values: Array = namespace(by_position).take_along_axis(by_position, self.place, axis=-1)
-        return values
+        return take_in_rows(by_position, self.place)
 
     def at(self, rows: Any, tokens: Any) -> tuple[Any, Any]:
         """Device indices of nodes ``rows`` and the positions of their ``tokens``."""
@@ -81,9 +91,10 @@ def lay_out(measure: RankMeasure, target: Array, draft: Array, paths: int) -> La
     """Refine the pieces of ``measure`` (R nodes) by the children's intervals; ``target``, ``draft`` are (R, V)."""
     xp = namespace(draft)
     order = ratio_order(target, draft)
-    target, draft = xp.take_along_axis(target, order, axis=-1), xp.take_along_axis(draft, order, axis=-1)
+    target, draft = take_in_rows(target, order), take_in_rows(draft, order)
     target, draft = (rows / xp.sum(rows, axis=-1, keepdims=True) for rows in (target, draft))
-    overlap = overlaps(draft, measure.mass)
+    one_piece = measure.mass.shape[-1] == 1 and not is_exact(draft)
+    overlap = draft[:, :, None] if one_piece else overlaps(draft, measure.mass)
     in_piece = xp.sum(overlap, axis=-2, keepdims=True)
     width = measure.width[:, None, :] * divide(overlap, in_piece, where_zero=zero(draft))
     after = measure.width[:, None, :] * divide(sums_after(overlap, -2), in_piece, where_zero=zero(draft))
@@ -91,8 +102,7 @@ def lay_out(measure: RankMeasure, target: Array, draft: Array, paths: int) -> La
     density = mean_density(above, above + width, paths)
     integral = xp.sum(overlap * density, axis=-1)
     ordered = integral / xp.sum(integral, axis=-1, keepdims=True)
-    place = xp.argsort(order, axis=-1, stable=True)
-    return Layout(measure, place, target, draft, overlap, above, width, density, ordered)
+    return Layout(measure, inverse_in_rows(order), target, draft, overlap, above, width, density, ordered)
 
 
 def overlaps(children: Array, pieces: Array) -> Array:
