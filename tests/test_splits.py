@@ -81,16 +81,18 @@ def test_mean_density_is_the_chord_of_the_power(low: F, width: F, paths: int) ->
     value = mean_density(np.array([low], dtype=object), np.array([low + width], dtype=object), paths)[0]
     assert value * width == (low + width) ** paths - low**paths
     floats = mean_density(np.array([float(low)]), np.array([float(low + width)]), paths)[0]
-    assert floats == pytest.approx(float(value), rel=1e-13)
+    assert floats == pytest.approx(float(value), rel=1e-13, abs=0)
 
 
 def test_differences_of_powers_do_not_cancel() -> None:
     """S7: (A + z)^4 - A^4 from the other end, and 1 - (1 - q)^4."""
     better = F("0.9999")
     exact = (better + F("1e-8")) ** 4 - better**4
-    assert 1e-8 * mean_density(np.array(0.9999), np.array(0.99990001), 4) == pytest.approx(float(exact), rel=1e-13)
-    assert float(exact) == pytest.approx(3.99880018e-8, rel=1e-9)
-    assert 1e-9 * mean_density(np.array(1 - 1e-9), np.array(1.0), 4) == pytest.approx(3.999999994e-9, rel=1e-14)
+    assert 1e-8 * mean_density(np.array(0.9999), np.array(0.99990001), 4) == pytest.approx(
+        float(exact), rel=1e-13, abs=0
+    )
+    assert float(exact) == pytest.approx(3.99880018e-8, rel=1e-9, abs=0)
+    assert 1e-9 * mean_density(np.array(1 - 1e-9), np.array(1.0), 4) == pytest.approx(3.999999994e-9, rel=1e-14, abs=0)
 
 
 def test_skewed_law_of_one_position_at_eight_paths() -> None:
@@ -141,14 +143,20 @@ def test_tiny_intervals_keep_their_mass_wherever_they_lie(place: int, tiny: floa
     child = np.insert(np.array([0.25, 0.5, 0.25]), place, tiny)[None, :]
     piece = np.array([[tiny / 4, 0.3, 0.2, tiny / 8, 0.5, tiny / 2]])
     parts = overlaps(child, piece)[0]
-    assert parts.sum(axis=1) == pytest.approx(child[0], rel=1e-15)
-    assert parts.sum(axis=0)[[0, 3, 5]] == pytest.approx(piece[0, [0, 3, 5]], rel=1e-12)
+    assert parts.sum(axis=1) == pytest.approx(child[0], rel=1e-15, abs=0)
+    assert parts.sum(axis=0)[[0, 3, 5]] == pytest.approx(piece[0, [0, 3, 5]], rel=1e-12, abs=0)
     steps = np.argwhere(parts > 0)
     assert len({int(i + j) for i, j in steps}) == len(steps)  # a staircase: one cell of each slot at most
     if place == 0:
-        assert parts[0, :2] == pytest.approx([tiny / 4, 0.75 * tiny], rel=1e-14)
+        assert parts[0, :2] == pytest.approx([tiny / 4, 0.75 * tiny], rel=1e-14, abs=0)
     if place == 3:
-        assert parts[3, 4:] == pytest.approx([0.5 * tiny, 0.5 * tiny], rel=1e-14)
+        assert parts[3, 4:] == pytest.approx([0.5 * tiny, 0.5 * tiny], rel=1e-14, abs=0)
+
+
+def test_an_interval_that_ends_at_a_piece_keeps_its_mass() -> None:
+    child, piece = np.array([[0.3 - 1e-10, 1e-10, 0.7]]), np.array([[0.3, 0.7]])
+    parts = overlaps(child, piece)[0]
+    assert parts.sum(axis=1) == pytest.approx(child[0], rel=1e-15, abs=0)
 
 
 @given(nodes())
@@ -268,7 +276,7 @@ def test_tempering_is_decided_by_a_child_of_tiny_mass() -> None:
     for convert in (lambda x: x, as_float):
         rows = convert(target), convert(draft)
         q_star = tempered_split(whole(1, rows[0]), *rows, convert(np.array([F(1)], dtype=object)), 4).q_star
-        assert float(q_star[0, 1]) == pytest.approx(4e-40, rel=1e-12)
+        assert float(q_star[0, 1]) == pytest.approx(4e-40, rel=1e-12, abs=0)
 
 
 def test_equal_rows_are_not_skewed() -> None:
@@ -302,6 +310,35 @@ def test_groups_are_the_convex_minorant(case: Any) -> None:
         assert rise[last] == rise[first] + slope[first] * (run[last] - run[first])
     slopes = [slope[first] for first in sorted(set(group.tolist()))]
     assert all(low < high for low, high in zip(slopes[:-1], slopes[1:], strict=True))
+
+
+def test_collinear_points_are_one_group_in_floats_too() -> None:
+    shares, target = np.array([[0.1, 0.2, 0.7]]), np.array([[0.3, 0.6, 0.1]])
+    assert (shares[0, :2].sum() / target[0, :2].sum()) != shares[0, 0] / target[0, 0]
+    assert minorant_groups(shares, target)[0].tolist() == [[0, 0, 2]]
+
+
+def test_children_without_target_mass_keep_their_intervals() -> None:
+    target, draft = fractions(["0.4", "0.6", 0, 0]), fractions(["0.3", "0.2", "0.4", "0.1"])
+    arguments = whole(1, target), target, draft, np.array([F(1)], dtype=object), 3
+    proportional, ordered = proportional_split(*arguments).q_star, ordered_split(*arguments).q_star
+    assert (proportional[0, 2:] == ordered[0, 2:]).all()
+
+
+def test_target_mass_that_is_never_drafted_is_left_out() -> None:
+    target, draft = fractions(["0.5", "0.3", "0.2"]), fractions(["0.6", "0.4", 0])
+    split = proportional_split(whole(1, target), target, draft, np.array([F(1)], dtype=object), 2)
+    assert split.q_star.tolist() == [[F(5, 8), F(3, 8), 0]]
+
+
+@pytest.mark.parametrize("name", ["tgbv", "pbv"])
+def test_a_child_of_tiny_mass_gets_its_proportion(name: str) -> None:
+    """q* = p, with p = 1e-131 and q = 1e-100 on the second token: the difference of the first is lost in 1 - 1."""
+    target, draft = (np.array([[1 - F(1, 10**n), F(1, 10**n)]], dtype=object) for n in (131, 100))
+    for convert in (lambda x: x, as_float):
+        rows = convert(target), convert(draft)
+        q_star = RULES[name](whole(1, rows[0]), *rows, convert(np.array([F(1)], dtype=object)), 8).q_star
+        assert float(q_star[0, 1]) == pytest.approx(1e-131, rel=1e-12, abs=0)
 
 
 def test_one_step_optimum_with_enough_paths() -> None:
@@ -361,6 +398,8 @@ def test_blocks_are_neutral_inside_and_lossless(name: str) -> None:
     block = blocks(target, draft, 16)
     assert split.q_star.sum(axis=1) == pytest.approx(1, abs=1e-14)
     assert (split.q_star[draft == 0] == 0).all()
+    assert set(block[draft == 0].tolist()) == {15}
+    assert not set(block[draft > 0].tolist()) & {15}
     for row in range(4):
         assert block[row].max() < 16
         heavy = np.flatnonzero(draft[row] >= 1 / 128)[:8]
