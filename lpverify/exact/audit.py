@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from lpverify import _check
-from lpverify._array import Array, as_float, up_the_tree
+from lpverify._array import Array, as_float
 from lpverify.dist import tree
 from lpverify.dist.pair import DistPair, path_probabilities
 from lpverify.exact import evaluate, recursion
@@ -166,18 +166,19 @@ def compare_laws(pair: DistPair, law: Array, rounds: int, tolerance: float) -> t
         law, expected = as_float(law), as_float(expected)
     else:
         tolerance = 0
-    distance = evaluate.total_variation(law, expected)
-    impossible = np.flatnonzero((law > 0) & ~possible)
-    if not distance > tolerance and not impossible.size:
+    distance = evaluate.scalar(evaluate.total_variation(law, expected))
+    impossible = (law > 0) & ~possible
+    if not distance > tolerance and not impossible.any():
         return distance, None
     length = rounds * (pair.depth + 1)
-    place = (length, int(impossible[0]) if impossible.size else 0)
-    levels = (up_the_tree(x, pair.vocab_size, length) for x in (law, expected))
-    for depth, (got, wanted) in enumerate(zip(*levels, strict=True)):
-        if evaluate.total_variation(got, wanted) > tolerance:
-            place = (depth, int(np.argmax(abs(got - wanted))))
+    for depth in range(length + 1):
+        got, wanted, wrong = (x.reshape(pair.vocab_size**depth, -1).sum(axis=1) for x in (law, expected, impossible))
+        gap = abs(got - wanted)
+        if evaluate.total_variation(got, wanted) > tolerance or depth == length:
             break
-    return distance, law_finding(pair, law, expected, place, impossible=bool(impossible.size))
+    never = (wanted == 0) & (wrong > 0)
+    index = int(np.argmax(np.where(never, gap, -1) if never.any() else gap))
+    return distance, law_finding(pair, law, expected, (depth, index))
 
 
 def _target_law(pair: DistPair, rounds: int) -> tuple[Array, Array]:
@@ -191,9 +192,7 @@ def _target_law(pair: DistPair, rounds: int) -> tuple[Array, Array]:
     return joint, joint_possible
 
 
-def law_finding(
-    pair: DistPair, law: Array, expected: Array, place: tuple[int, int], *, impossible: bool = False
-) -> Finding:
+def law_finding(pair: DistPair, law: Array, expected: Array, place: tuple[int, int]) -> Finding:
     """The finding that the probability of a prefix, given by its length and index, is not the target's."""
     depth, index = place
     if depth == 0:
@@ -205,8 +204,8 @@ def law_finding(
     first = pair.depth + 1
     shown = " ".join(words[:first]) + (" | " + " ".join(words[first:]) if len(words) > first else "")
     message = f'the law leaves the target at "{shown}": probability {_shown(got)}, the target has {_shown(wanted)}'
-    got, wanted = (x if isinstance(x, Fraction) else float(x) for x in (got, wanted))
-    return Finding("impossible token" if impossible else "law", message, prefix, wanted, got)
+    kind = "impossible token" if wanted == 0 else "law"
+    return Finding(kind, message, prefix, evaluate.scalar(wanted), evaluate.scalar(got))
 
 
 def _shown(value: Any) -> str:

@@ -148,16 +148,17 @@ def _evaluation(problem: VerifyProblem, name: str, masses: Levels, terms: int, m
     return Evaluation(
         algorithm=name,
         paths=problem.paths,
-        block_efficiency=_scalar(1 + accepted[1:].sum()),
+        block_efficiency=scalar(1 + accepted[1:].sum()),
         method=method,
         terms=terms,
         accepted=accepted,
         law=law,
-        law_error=_scalar(total_variation(law, target)),
+        law_error=scalar(total_variation(law, target)),
     )
 
 
-def _scalar(value: Any) -> float | Fraction:
+def scalar(value: Any) -> float | Fraction:
+    """A Fraction as it is, anything else as a float."""
     return value if isinstance(value, Fraction) else float(value)
 
 
