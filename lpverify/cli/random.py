@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +10,6 @@ from lpverify.cli._parse import integer, number
 
 if TYPE_CHECKING:
     from lpverify.dist.pair import DistPair
-
-PARAMETERS = {
-    "dirichlet": ("alpha",),
-    "markov": ("alpha",),
-    "softmax": ("temperature", "draft_noise"),
-    "rational": ("denominator",),
-}
-"""What each family takes; the families of adversarial cases take nothing."""
 
 
 def run(
@@ -70,8 +61,8 @@ def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any])
     from lpverify import _check
     from lpverify.dist import make
 
-    _check.choice("--family", family, (*PARAMETERS, *make.ADVERSARIAL_KINDS))
-    takes = PARAMETERS.get(family, ())
+    _check.choice("--family", family, make.FAMILIES)
+    takes = make.PARAMETERS.get(family, ())
     for name in given:
         if name not in takes:
             options = " and ".join("--" + option.replace("_", "-") for option in takes) or "no parameter"
@@ -80,8 +71,4 @@ def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any])
     for name, value in (("vocab", vocab), ("depth", depth)):
         _check.integer(f"--{name}", value, least=1)
     _check.integer("--seed", seed, least=0)
-    if family in make.ADVERSARIAL_KINDS:
-        return make.adversarial(family, vocab, depth, seed)
-    draw: dict[str, Callable[..., DistPair]]
-    draw = {"dirichlet": make.dirichlet, "markov": make.markov, "softmax": make.softmax, "rational": make.rational}
-    return draw[family](vocab, depth, seed, **given)
+    return make.family(family, vocab, depth, seed, **given)

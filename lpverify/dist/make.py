@@ -128,6 +128,36 @@ def adversarial(kind: str, vocab: int, depth: int, seed: Seed = 0) -> DistPair:
     return _tree(depth, vocab, seed, lambda rng, rows: rows_of(rng, rows, vocab))
 
 
+PARAMETERS = {
+    "dirichlet": ("alpha",),
+    "markov": ("alpha",),
+    "softmax": ("temperature", "draft_noise"),
+    "rational": ("denominator",),
+}
+"""What each family takes besides its size and seed; the kinds of `adversarial` take nothing."""
+
+
+def family(name: str, vocab: int, depth: int, seed: Seed, **parameters: Any) -> DistPair:
+    """A member of the family ``name``: a function of this module by name, or a kind of `adversarial`.
+
+    Raises InputError for an unknown name, or a parameter that the family does not take.
+
+    >>> family("dirichlet", 3, 2, seed=0, alpha=0.5).nodes
+    12
+    """
+    _check.choice("family", name, FAMILIES)
+    takes = PARAMETERS.get(name, ())
+    for parameter in parameters:
+        if parameter not in takes:
+            expected = f"only {' and '.join(takes)}" if takes else "no parameter"
+            raise _check.fail(f"family {name}", got=f"the parameter {parameter!r}", expected=expected)
+    if name in ADVERSARIAL_KINDS:
+        return adversarial(name, vocab, depth, seed)
+    build: dict[str, Callable[..., DistPair]]
+    build = {"dirichlet": dirichlet, "markov": markov, "softmax": softmax, "rational": rational}
+    return build[name](vocab, depth, seed, **parameters)
+
+
 def _one_hot_target(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
     return np.eye(vocab)[rng.integers(vocab, size=rows)], _dirichlet(rng, rows, vocab, 1.0)
 
@@ -181,6 +211,9 @@ _ADVERSARIAL: dict[str, Callable[[np.random.Generator, int, int], tuple[Array, A
 
 ADVERSARIAL_KINDS = tuple(_ADVERSARIAL)
 """The kinds that `adversarial` takes."""
+
+FAMILIES = (*PARAMETERS, *ADVERSARIAL_KINDS)
+"""The names that `family` takes."""
 
 
 def _tree(depth: int, vocab: int, seed: Seed, draw: Draw) -> DistPair:

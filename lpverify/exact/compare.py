@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPTIMUM, RELAXATION, RANKING = "optimum", "node relaxation", "best ranking"
+REFERENCES = (RELAXATION, OPTIMUM, RANKING)
+"""Rows that are not algorithms."""
+
 POLICY = "policy"
 ALGORITHMS = tuple(VERIFIERS)
 COLUMNS = ("paths", "name", "block_efficiency", "gap", "relative_gap", "law_error", "method")
@@ -84,7 +87,7 @@ class Comparison:
         """All rows, columns `COLUMNS`: the optimum and the references first."""
         import pandas as pd
 
-        best = AlgorithmResult(OPTIMUM, self.multi_path.value, None, self.multi_path.method, self.multi_path.exact)
+        best = measure(self.problem, OPTIMUM, self.multi_path)
         relaxation, *others = self.references
         rows = [
             (
@@ -138,17 +141,27 @@ def comparison(
     for name in names:
         stage(name)
         try:
-            results.append(_evaluate(name, problem, multi, max_drafts))
+            results.append(measure(problem, name, multi, max_drafts))
         except _check.InputError as error:
             if algorithms is not None:
                 raise type(error)(f"algorithm {name}: {error}") from error
             results.append(AlgorithmResult(name, None, None, "refused", refused=str(error)))
     stage(RANKING)
-    return Comparison(problem, single, multi, tuple(results), _references(problem))
+    references = (measure(problem, RELAXATION, multi), measure(problem, RANKING, multi))
+    return Comparison(problem, single, multi, tuple(results), references)
 
 
-def _evaluate(name: str, problem: VerifyProblem, optimum: LpSolution, max_drafts: int) -> AlgorithmResult:
-    """The value in closed form where there is one, the law error where the drafts can be enumerated."""
+def measure(
+    problem: VerifyProblem, name: str, optimum: LpSolution, max_drafts: int = MAX_DRAFTS
+) -> AlgorithmResult:
+    """One row, for an algorithm or one of `REFERENCES`; ``optimum`` is the problem's, as `solve` found it.
+
+    The value is in closed form where there is one, the law error there where the drafts can be enumerated.
+    """
+    if name == OPTIMUM:
+        return AlgorithmResult(OPTIMUM, optimum.value, None, optimum.method, optimum.exact)
+    if name in (RELAXATION, RANKING):
+        return _relaxation(problem) if name == RELAXATION else _ranking(problem)
     if name not in budgets.ALGORITHMS and name != POLICY:
         found = enumeration.evaluate(problem, name)
         value: float | Fraction = found.block_efficiency
@@ -193,15 +206,17 @@ def _fraction(name: str, value: float | Fraction) -> Fraction | None:
     return value if isinstance(value, Fraction) and name != "spectr" else None
 
 
-def _references(problem: VerifyProblem) -> tuple[AlgorithmResult, ...]:
+def _relaxation(problem: VerifyProblem) -> AlgorithmResult:
     bound, _ = node_relaxation(problem.pair, problem.paths)
+    exact = bound if isinstance(bound, Fraction) else None
+    return AlgorithmResult(RELAXATION, float(bound), None, "closed form", exact)
+
+
+def _ranking(problem: VerifyProblem) -> AlgorithmResult:
     best = best_ranking(problem)
     effort = "all" if best.complete else "search,"
     how = f"{effort} {best.orders_tried} orders" if best.orders_tried > 1 else "any order"
-    return (
-        AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if isinstance(bound, Fraction) else None),
-        AlgorithmResult(RANKING, best.block_efficiency, None, how),
-    )
+    return AlgorithmResult(RANKING, best.block_efficiency, None, how)
 
 
 def compare(
