@@ -7,6 +7,7 @@ draft then being equal up to rounding, and the token comes from the target row: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,8 @@ class BlockPath:
     * ``stop`` (L+1,): probability that i is the largest position whose test passes, h_i prod_{j>i} (1 - h_j).
     """
 
-    target: Array  # (L+1, V)
-    draft: Array  # (>= L, V)
+    target: Sequence[Array]  # L+1 rows (V,)
+    draft: Sequence[Array]  # >= L rows (V,)
     weights: Array
     tests: Array
     stop: Array
@@ -55,14 +56,14 @@ class BlockPath:
         return residual_law(positive_part(self.weights[position] * row - self.draft[position]), row)
 
 
-def block_path(target: Array, draft: Array, on_target: Array, on_draft: Array) -> BlockPath:
+def block_path(target: Sequence[Array], draft: Sequence[Array], on_target: Array, on_draft: Array) -> BlockPath:
     """Block verification of one path.
 
-    ``target`` (L+1, V) and ``draft`` (>= L, V) are the rows along the path, ``on_target`` and ``on_draft`` (L,) the
+    ``target`` (L+1) and ``draft`` (>= L) are the rows (V,) along the path, ``on_target`` and ``on_draft`` (L,) the
     probabilities p(x_{i+1}|.), q(x_{i+1}|.) of its tokens. ``draft`` may be any law that the path has, such as the
     skewed law of a selected path.
     """
-    xp = namespace(target)
+    xp = namespace(on_target)
     length = len(on_target)
     weight = on_target[0] * 0 + 1
     weights, tests = [weight], []

@@ -22,7 +22,8 @@ def block_law(view: TreeView) -> StopLaw:
     """Stop and next-token law of block verification on the first path."""
     nodes = view.node_of[0].tolist()
     on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:])
-    block = block_path(view.target[nodes], view.draft[nodes[:-1]], on_target, on_draft)
+    target, draft = [view.target[node] for node in nodes], [view.draft[node] for node in nodes[:-1]]  # not copied
+    block = block_path(target, draft, on_target, on_draft)
     return law_on_path(view, 0, block.stop, block.rows)
 
 

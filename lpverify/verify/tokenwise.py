@@ -17,9 +17,6 @@ from lpverify.verify.base import StopLaw, Verifier
 def token_law(view: TreeView) -> StopLaw:
     """Stop and next-token law of the token rule on the first path."""
     nodes = view.node_of[0].tolist()
-    target, draft = view.target[nodes], view.draft[nodes[:-1]]
-    xp = namespace(target)
-    residuals = positive_part(target[:-1] - draft)
     accept = acceptance(view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:]))
     reached = [accept[0] * 0 + 1]
     for i in range(len(nodes) - 1):
@@ -27,9 +24,12 @@ def token_law(view: TreeView) -> StopLaw:
     stop = [reached[i] * (1 - accept[i]) for i in range(len(nodes) - 1)]
 
     def rows(position: int) -> Array:
-        return target[-1] if position == len(nodes) - 1 else residual_law(residuals[position], target[position])
+        target: Array = view.target[nodes[position]]
+        if position == len(nodes) - 1:
+            return target
+        return residual_law(positive_part(target - view.draft[nodes[position]]), target)
 
-    return law_on_path(view, 0, xp.stack([*stop, reached[-1]]), rows)
+    return law_on_path(view, 0, namespace(accept).stack([*stop, reached[-1]]), rows)
 
 
 def verifier() -> Verifier:
