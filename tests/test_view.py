@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
 from lpverify._check import InputError
-from lpverify.dist import drafts, tree
+from lpverify.dist import drafts, make, tree
 from lpverify.dist.view import TreeView, topology
 
 PATHS = st.integers(1, 4).flatmap(
@@ -111,6 +111,13 @@ def test_bad_paths_of_a_table_are_refused() -> None:
         TreeView.from_pair(pair, [[0, 2]])
     with pytest.raises(InputError, match="drafted token 1 of draft probability 0"):
         TreeView.from_pair(pair, [[0, 1]])
+
+
+def test_a_chain_goes_on_after_a_leaf_by_its_last_token() -> None:
+    pair = make.markov(3, 2, seed=0)
+    view = TreeView.from_pair(pair, [[2, 1], [0, 2]])
+    assert [spell(view, node) for node in (3, 4)] == [(2, 1), (0, 2)]
+    assert view.target[3:].tolist() == pair.target[1][[1, 2]].tolist() == pair.bonus_rows[[7, 2]].tolist()
 
 
 @pytest.mark.parametrize("paths", [1, 2, 3])

@@ -81,7 +81,7 @@ class TreeView:
         spans = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
         rows = [level[index[span]] for level, span in zip(pair.target, spans, strict=False)]
         bonus = pair.bonus if pair.bonus.ndim == 2 else pair.bonus_rows
-        target = np.concatenate([*rows, bonus[index[spans[-1]]]])
+        target = np.concatenate([*rows, bonus[index[spans[-1]] % len(bonus)]])  # V rows: by the leaf's last token
         draft = np.concatenate([level[index[span]] for level, span in zip(pair.draft, spans, strict=False)])
         return cls(*tree.fields, target, draft)._checked()
 
