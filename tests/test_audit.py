@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import lpverify
 from lpverify._check import InputError, SizeError
 from lpverify.cli import app
+from lpverify.cli.audit import load
 from lpverify.dist.view import TreeView
 from lpverify.exact.audit import audit, compare_laws, joint_law
 from lpverify.exact.audit_cases import Case, cases, iid, select
@@ -348,6 +349,23 @@ def test_too_many_drafts_are_refused_not_failed() -> None:
     assert [row.mode for row in report.cases] == ["refused", "exact"]
     assert report.lossless
     assert not audit("bv", cases=[large]).lossless
+
+
+# somebody else's code
+
+
+def test_speculative_sampling_of_transformers() -> None:
+    """Right as far as the draws tell, but for U = 0, where it accepts a token of target probability 0."""
+    pytest.importorskip("transformers")
+    file = Path(__file__).parents[1] / "experiments" / "audit_transformers.py"
+    released, offered, ensemble = (load(f"{file}:{f}") for f in ("as_released", "offered_uniforms", "ensemble"))
+    report = audit(released, cases=[STEP], draws=500)
+    assert report.lossless, report.findings
+    assert {row.mode for row in report.cases} == {"sampled"}
+    [(_, finding)] = audit(offered, cases=["disjoint K=1"], draws=20).findings
+    assert finding.kind == "impossible token"
+    assert "a uniform of 0" in finding.message
+    assert not audit(ensemble, cases=["sure target K=1"], draws=200).lossless
 
 
 # command line
