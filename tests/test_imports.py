@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "lpverify"
 
 LEVELS = [
-    ("_check", "_array", "_write"),
+    ("_check", "_array", "_write", "_provenance"),
     ("dist",),
     ("problem",),
     ("result",),

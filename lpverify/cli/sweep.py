@@ -1,0 +1,85 @@
+"""``lpverify sweep``: many problems and algorithms, from a configuration file to a file of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lpverify.cli._parse import integer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def run(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help="Families, sizes, algorithms, seeds.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT.jsonl", help="File to append rows to.")],
+    jobs: Annotated[int, typer.Option(metavar="N", parser=integer, help="Local processes (joblib).")] = 1,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the dask cluster of this scheduler instead.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Compute rows again that failed.")] = False,
+) -> None:
+    """Every algorithm on many problems; a rerun goes on where the last one stopped.
+
+    One JSON object a line: what it depends on, block efficiency, gap to the optimum, bounds, error if it failed,
+    versions. Example of a configuration:
+
+    \b
+    vocab = [3, 4]
+    depth = 2
+    paths = [1, 2, 4]
+    seeds = 5
+    algorithms = ["bv", "gbv", "pbv"]
+    [[family]]
+    name = "softmax"
+    temperature = [0.3, 1.0]
+    """
+    from lpverify import _check
+    from lpverify.cli._output import STDOUT, check_writable
+    from lpverify.exact.sweep import load_tasks
+    from lpverify.exact.sweep_run import run_sweep
+
+    if output == STDOUT:
+        raise _check.fail("--output", got=output, expected="a file: a sweep reads what is already there")
+    check_writable("--output", output)
+    _check.integer("--jobs", jobs, least=1)
+    if dask is not None and jobs != 1:
+        raise _check.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
+    tasks = load_tasks(config)
+    with _progress() as progress:
+        bar = progress.add_task("rows", total=None)
+        outcome = run_sweep(
+            tasks,
+            output,
+            jobs=jobs,
+            dask=dask,
+            retry=retry,
+            begin=lambda done, total: progress.update(bar, total=total, completed=done),
+            advance=lambda rows: progress.advance(bar, rows),
+        )
+    parts = [f"{outcome.computed} rows computed", f"{outcome.found} found"]
+    if outcome.failures:
+        parts.append(f"{outcome.failures} of them failed (their error says why)")
+    if outcome.others:
+        parts.append(f"{outcome.others} of other sweeps")
+    print(f"{output}: {', '.join(parts)}")
+
+
+def _progress() -> Progress:
+    """A bar with the time left, on standard error, only where it is a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
