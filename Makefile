@@ -3,7 +3,7 @@ VENV := .venv
 DEMO := .venv-demo
 EXTRAS := dev,plot,decode
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test test-slow bench lint clean
 
 # The demo's environment has no torch: the theory half must work without it.
 demo: $(DEMO)/.stamp
@@ -13,7 +13,11 @@ demo: $(DEMO)/.stamp
 	$(DEMO)/bin/lpverify solve tree-v3-l4 --paths 4
 
 test: $(VENV)/.stamp
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -m "not slow"
+
+# Sampled tests at full length: about half an hour.
+test-slow: $(VENV)/.stamp
+	$(VENV)/bin/python -m pytest -m slow
 
 bench: $(VENV)/.stamp
 	$(VENV)/bin/python -m pytest tests/bench
