@@ -27,7 +27,7 @@ from lpverify.exact.choices import NotEnumerable, SampledChoices, enumerate_outc
 from lpverify.exact.identity import identity_test, smallest_found, threshold
 from lpverify.problem import VerifyProblem
 from lpverify.verify import VERIFIERS, StopLaw, Verifier
-from lpverify.verify._residual import block_path
+from lpverify.verify._residual import block_path, law_on_path
 
 SHORT = ["one step", "coin", "tree of 3 K=2", "target lacks a token", "equal to the last bit"]
 STEP = "one step K=1"
@@ -165,20 +165,20 @@ def test_program_and_law_agree(name: str) -> None:
     assert all(row.mode == "exact" and row.total_variation == 0 for row in report.cases)
 
 
-def test_order_and_first_path_are_not_believed() -> None:
-    """BV of the path with the largest tokens, by a verifier that claims to look at the first path only."""
+@pytest.mark.parametrize(("choose", "lossless"), [(max, False), (lambda places, key: places[-1], True)])
+def test_claims_about_the_order_of_paths_are_not_believed(choose: Any, lossless: bool) -> None:
+    """BV of the path with the largest tokens, of the last path: both claim that only the multiset, or only the first
+    path, matters. Summed over multisets in ascending order the two would be the same."""
 
-    def largest(view: TreeView) -> StopLaw:
-        nodes = view.node_of[max(range(len(view.paths)), key=lambda k: tuple(view.paths[k]))].tolist()
+    def law(view: TreeView) -> StopLaw:
+        path = choose(range(len(view.paths)), key=lambda k: tuple(view.paths[k]))
+        nodes = view.node_of[path].tolist()
         on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:])
         block = block_path(view.target[nodes], view.draft[nodes[:-1]], on_target, on_draft)
-        stop = np.where(np.isin(np.arange(len(view.parent)), nodes), 1, 0) * Fraction(0)
-        stop[nodes] = block.stop
-        return StopLaw(view, stop, lambda node: block.rows(int(view.depth[node])))
+        return law_on_path(view, path, block.stop, block.rows)
 
-    claims = Verifier("largest", largest, path_order=False, first_path_only=True)
-    assert not audit(claims, cases=["one step K=2"]).lossless
-    assert audit(claims, cases=["one step K=1"]).lossless
+    claims = Verifier("claims", law, path_order=False, first_path_only=True)
+    assert audit(claims, cases=["one step K=2"]).lossless == lossless
 
 
 def test_finding_names_the_first_prefix() -> None:
@@ -282,6 +282,29 @@ def test_own_randomness_is_sampled(generator: Any) -> None:
     assert report.lossless
     assert {row.mode for row in report.cases} == {"sampled"}
     assert report.cases[0].note == "it brings randomness of its own"
+
+
+def test_global_generators_are_watched() -> None:
+    """Where randomness shows once in 10^8 runs, no repetition would tell."""
+    rare = Case("rare", VerifyProblem(iid("1/100000000 99999999/100000000", "0 1", 1), 1))
+
+    def verify(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        return w.token_rule(paths, target, draft, w.Own(random))
+
+    [row] = audit(verify, cases=[rare], draws=1_000).cases
+    assert (row.mode, row.finding) == ("sampled", None)
+
+
+def test_changed_rows_are_found_where_the_law_is_right() -> None:
+    def doubles(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        p = target(())
+        y = rng.categorical(p / p.sum())
+        p *= 2
+        return (), y
+
+    [(_, finding)] = audit(doubles, cases=[STEP]).findings
+    assert (finding.kind, finding.prefix) == ("changed its input", ())
+    assert finding.message == 'it changed the row target("")'
 
 
 def test_class_is_made_anew_and_object_is_kept() -> None:
