@@ -151,7 +151,7 @@ def inverse_in_rows(order: Any) -> Any:
         np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
         return place
     index = namespace(order).arange(order.shape[1], device=order.device)
-    return zeros_like(order).scatter(1, order, index.expand(order.shape))
+    return order.scatter(1, order, index.expand(order.shape))
 
 
 def sort_rows(keys: Any) -> Any:
