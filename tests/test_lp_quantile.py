@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lpverify import _check
 from lpverify.dist import make
 from lpverify.dist.pair import DistPair
+from lpverify.exact.audit_cases import cases
 from lpverify.lp import antichain, certify, dense, quantile, transport
 from lpverify.lp._heights import Heights
 from lpverify.lp._tree_newton import Factorisation, RightSide
@@ -77,6 +78,13 @@ def test_hard_inputs(kind: str, paths: int) -> None:
         solution = quantile.solve(pair, paths, tolerance=1e-8)
         assert solution.status == "optimal"
         assert certify.check(pair, solution.certificate).valid  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in cases() if name.startswith("subnormal")])
+def test_subnormal_draft_masses(name: str) -> None:
+    """Warnings are errors here: no quotient of a warm start may overflow."""
+    case = cases()[name]
+    assert quantile.solve(case.problem.pair, case.problem.paths).status == "optimal"
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -27,6 +27,9 @@ from lpverify.lp._tree_newton import Breakdown, Direction, Factorisation, RightS
 
 REFINEMENTS = 3
 
+SMALLEST_ROOM = 1e-100
+"""A column with less room than this has no scale of its own in a warm start (its quotients would overflow)."""
+
 
 @dataclass
 class Blocks:
@@ -93,7 +96,7 @@ class InteriorPoint:
         self.z = Blocks(*(np.maximum(b, 0.0) for b in z))
         even = self.complementarity / sum(float(c.sum()) for c in self._masked(scale))
         for a, b, c in zip(self.x, self.z, scale, strict=True):
-            relative = np.divide(a, c, out=np.ones_like(a), where=c > 0)
+            relative = np.divide(a, c, out=np.ones_like(a), where=c > SMALLEST_ROOM)
             flat = relative * b < even
             larger = np.maximum(np.maximum(relative, b), np.sqrt(even))
             raise_x = flat & (relative <= b)
