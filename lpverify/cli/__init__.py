@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpverify._check import InputError, one_line
-from lpverify.cli import audit, decode, examples, explain, random, solve, sweep
+from lpverify.cli import audit, decode, examples, explain, figures, random, solve, sweep
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -115,6 +115,7 @@ app.command("explain")(explain.run)
 app.command("audit")(audit.run)
 app.command("random")(random.run)
 app.command("sweep")(sweep.run)
+app.command("figures")(figures.run)
 app.command("decode")(decode.run)
 
 

@@ -226,7 +226,7 @@ def _values(where: str, key: str, value: Any) -> list[Any]:
             raise _check.fail(where, got=repr(value), expected="a positive number")
         return [float(value)]
     if key == "max_drafts":
-        return [_check.integer(where, value, least=0)]
+        return [_check.integer(where, value, least=1)]
     if key == "seeds":
         if isinstance(value, list):
             return _integers(where, value, 0, None)

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from lpverify._write import write_whole
 from lpverify.exact.sweep import SCHEMA, Task, failed, run_task
 
 Rows = list[dict[str, Any]]
+Executor = Callable[[Sequence[Task]], AbstractContextManager[Iterator[Rows]]]
 CONNECT_SECONDS = 10
 
 
@@ -128,7 +129,7 @@ def run_sweep(
 
     Raises InputError for a file with other content, a missing package or a scheduler that does not answer.
     """
-    compute = _executor(jobs, dask)
+    compute = executor(jobs, dask)
     with RowFile(path, forget_failures=retry) as file:
         wanted = {key for task in tasks for key in task.keys.values()}
         found, others = len(wanted & file.keys), len(file.keys - wanted)
@@ -142,7 +143,8 @@ def run_sweep(
         return Outcome(len(wanted) - found, found, len(wanted & file.failures), others)
 
 
-def _executor(jobs: int, dask: str | None) -> Callable[[Sequence[Task]], Any]:
+def executor(jobs: int = 1, dask: str | None = None) -> Executor:
+    """What turns tasks into the rows of one task after another, as they are ready."""
     if dask is not None:
         _need("distributed", "--dask")
         return lambda tasks: _with_dask(tasks, dask)

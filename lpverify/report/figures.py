@@ -1,0 +1,160 @@
+"""The figures: one table of name -> compute, draw, caption, and `make`, which computes, stores, then draws.
+
+A figure called NAME is four files: ``NAME.json`` (data, what they were computed with), ``NAME.svg``, ``NAME.png`` and
+``NAME.md`` (caption). All but the first are drawn from the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lpverify import _check
+from lpverify._provenance import provenance
+from lpverify._write import write_whole
+from lpverify.report import captions, figure_data, plots, plots_paper
+from lpverify.report.figure_data import Work
+
+SCHEMA = "lpverify/figure@1"
+SIZES = ("full", "quick", "tiny")
+PACKAGES = ("numpy", "scipy", "highspy")
+Data = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How one figure comes about."""
+
+    title: str
+    compute: Callable[[Work], dict[str, Any]]
+    draw: Callable[[Data], Any]  # a matplotlib figure
+    caption: Callable[[Data], str]
+
+
+FIGURES = {
+    "balance": Figure(
+        "The balance of one position", figure_data.one_position, plots_paper.one_position, captions.one_position
+    ),
+    "single_path": Figure(
+        "One path: block verification is the optimum",
+        figure_data.single_path_rows,
+        plots_paper.single_path,
+        captions.single_path,
+    ),
+    "multi_path": Figure(
+        "Many paths: every algorithm and the optimum",
+        figure_data.multi_path_rows,
+        plots_paper.multi_path,
+        captions.multi_path,
+    ),
+    "where_gbv_loses": Figure(
+        "Where greedy multi-path verification loses",
+        figure_data.grid_rows,
+        plots_paper.where_gbv_loses,
+        captions.where_gbv_loses,
+    ),
+    "decomposition": Figure(
+        "Where the gap to the optimum goes",
+        figure_data.decomposition_rows,
+        plots_paper.decomposition,
+        captions.decomposition,
+    ),
+    "solver_scaling": Figure(
+        "Time and gap against the number of nodes", figure_data.scaling_rows, plots_paper.scaling, captions.scaling
+    ),
+}
+
+
+def make(
+    names: Sequence[str] | None = None, out: str | os.PathLike[str] = "paper_figs", *, work: Work | None = None
+) -> Iterator[tuple[str, float]]:
+    """Compute, store and draw the figures ``names`` (default: all) into the folder ``out``; ``work`` None only draws.
+
+    Yields each name with the seconds it took, when it is done. Raises InputError for an unknown name, or for data that
+    are missing or not of the figure.
+    """
+    chosen = tuple(FIGURES) if names is None else tuple(dict.fromkeys(names))
+    for name in chosen:
+        _check.choice("figure", name, tuple(FIGURES))
+    if find_spec("matplotlib") is None:
+        raise _check.fail("figures", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    return _made(chosen, folder, work)
+
+
+def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tuple[str, float]]:
+    for name in names:
+        began = time.perf_counter()
+        if work is not None:
+            store(name, folder, work)
+        draw(name, folder)
+        yield name, time.perf_counter() - began
+
+
+def store(name: str, folder: Path, work: Work) -> None:
+    """Compute a figure's data and write them."""
+    began = time.perf_counter()
+    data = FIGURES[name].compute(work)
+    document = {
+        "schema": SCHEMA,
+        "figure": name,
+        "size": work.size,
+        "seconds": round(time.perf_counter() - began, 3),
+        "provenance": provenance(*PACKAGES),
+        "data": data,
+    }
+    write_whole(folder / f"{name}.json", _lines(document).encode())
+
+
+def stored(name: str, folder: Path) -> dict[str, Any]:
+    """The document that `store` wrote."""
+    path = folder / f"{name}.json"
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise _check.fail(str(path), got="no such file", expected="the figure's data; compute them first") from error
+    except ValueError as error:
+        raise _check.fail(str(path), got=f"no JSON ({error})", expected=f"a document {SCHEMA}") from error
+    if not isinstance(document, dict) or (document.get("schema"), document.get("figure")) != (SCHEMA, name):
+        raise _check.fail(str(path), got="another document", expected=f"a document {SCHEMA} of the figure {name}")
+    return document
+
+
+def draw(name: str, folder: Path) -> None:
+    """Picture and caption from the stored data."""
+    document = stored(name, folder)
+    figure = FIGURES[name]
+    picture = figure.draw(document["data"])
+    for kind in ("png", "svg"):
+        write_whole(folder / f"{name}.{kind}", plots.render(picture, kind))
+    size = document["size"]
+    note = "" if size == "full" else f"*Size {size}: fewer or smaller instances than the full figure.*\n\n"
+    text = f"# {figure.title}\n\n{note}{figure.caption(document['data'])}\n{_origin(document)}\n"
+    write_whole(folder / f"{name}.md", text.encode())
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    made = document["provenance"]
+    git = made.get("git")
+    at = "" if git is None else f", commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else "")
+    versions = ", ".join(f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES) if made.get(name))
+    command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
+    how = f"`{command}` computes them again ({document['seconds']:.0f} s; {versions}{at})"
+    return f"Data: `{document['figure']}.json`; {how}."
+
+
+def _lines(document: Mapping[str, Any]) -> str:
+    """JSON with one row of the data a line."""
+    data = document["data"]
+    if "rows" not in data:
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({**document, "data": {**data, "rows": "@"}}, indent=1, allow_nan=False)
+    rows = ",\n".join("   " + json.dumps(row, allow_nan=False) for row in data["rows"])
+    return text.replace('"@"', f"[\n{rows}\n  ]") + "\n"
