@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 COMMANDS = [shlex.split(line, comments=True) for block in blocks("sh") for line in block.splitlines() if line.strip()]
-PROGRAM = [command for command in COMMANDS if command[0] == "lpverify" and command[1] != "decode"]
+PROGRAM = [command for command in COMMANDS if command[0] == "lpverify"]
 
 
 def test_commands_are_found() -> None:
@@ -33,6 +34,8 @@ def test_commands_are_found() -> None:
 def test_commands_run_in_order(tmp_path: Path) -> None:
     """In one folder, because later commands read files that earlier ones wrote."""
     for command in PROGRAM:
+        if command[1] == "decode" and find_spec("torch") is None:
+            continue
         done = subprocess.run(
             [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
