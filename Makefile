@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 DEMO := .venv-demo
-EXTRAS := dev,plot,decode
+EXTRAS := dev,plot,decode,parallel,notebooks
 
 .PHONY: demo test test-slow bench lint clean
 

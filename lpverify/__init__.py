@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lpverify.dist.files import examples, save_problem
     from lpverify.dist.pair import DistPair
     from lpverify.exact.audit import audit
+    from lpverify.exact.balance import balance
     from lpverify.exact.budgets import block_efficiency
     from lpverify.exact.compare import compare
     from lpverify.exact.evaluate import evaluate
@@ -37,6 +38,7 @@ __all__ = [
     "SizeError",
     "VerifyProblem",
     "audit",
+    "balance",
     "block_efficiency",
     "certify",
     "compare",
@@ -64,6 +66,7 @@ _HOME = {
     "SizeError": "lpverify._check",
     "VerifyProblem": "lpverify.problem",
     "audit": "lpverify.exact.audit",
+    "balance": "lpverify.exact.balance",
     "block_efficiency": "lpverify.exact.budgets",
     "certify": "lpverify.lp",
     "compare": "lpverify.exact.compare",
