@@ -101,13 +101,14 @@ def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tup
 def store(name: str, folder: Path, work: Work) -> None:
     """Compute a figure's data and write them."""
     began = time.perf_counter()
+    made_with = provenance(*PACKAGES)  # before the work: a checkout may change meanwhile
     data = FIGURES[name].compute(work)
     document = {
         "schema": SCHEMA,
         "figure": name,
         "size": work.size,
         "seconds": round(time.perf_counter() - began, 3),
-        "provenance": provenance(*PACKAGES),
+        "provenance": made_with,
         "data": data,
     }
     write_whole(folder / f"{name}.json", _lines(document).encode())
