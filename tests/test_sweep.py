@@ -80,20 +80,27 @@ def test_rows_are_those_of_a_comparison(config: str, tmp_path: Path) -> None:
         assert isinstance(versions["git"]["dirty"], bool)
 
 
+def wait_for_rows(program: subprocess.Popen[Any], path: Path, count: int) -> None:
+    limit = time.monotonic() + 120
+    try:
+        while not path.exists() or path.read_bytes().count(b"\n") < count:
+            assert program.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.005)
+    except BaseException:
+        program.kill()
+        program.wait()
+        raise
+
+
 def test_a_killed_sweep_goes_on_to_the_same_rows(config: str, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
     many = tmp_path / "many.toml"
     many.write_text(CONFIG.replace("seeds = [0, 3]", "seeds = 12"))
     program = subprocess.Popen([sys.executable, "-m", "lpverify", "sweep", str(many), "-o", str(broken)])
-    try:
-        limit = time.monotonic() + 120
-        while not broken.exists() or broken.read_bytes().count(b"\n") < 4:
-            assert program.poll() is None
-            assert time.monotonic() < limit
-            time.sleep(0.005)
-    finally:
-        program.kill()
-        program.wait()
+    wait_for_rows(program, broken, 4)
+    program.kill()
+    program.wait()
     run_sweep(load_tasks(str(many)), str(whole))
     before = rows(broken)
     assert 4 <= len(before) < len(rows(whole))
@@ -106,6 +113,18 @@ def test_a_killed_sweep_goes_on_to_the_same_rows(config: str, tmp_path: Path) ->
     again = broken.read_bytes()
     assert run_sweep(load_tasks(str(many)), str(broken)).computed == 0
     assert broken.read_bytes() == again
+
+
+def test_a_terminated_sweep_ends_as_an_interrupted_one(config: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    Path(config).write_text(CONFIG.replace("seeds = [0, 3]", "seeds = 500"))
+    command = [sys.executable, "-m", "lpverify", "sweep", config, "-o", str(out)]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for_rows(program, out, 2)
+    program.terminate()
+    printed, complained = program.communicate(timeout=60)
+    assert (program.returncode, printed, complained) == (130, "", "lpverify: error: interrupted\n")
+    assert len(rows(out)) >= 2
 
 
 @pytest.mark.parametrize("cut", [1, 20, 500, 10_000])

@@ -9,7 +9,12 @@ import typer
 from lpverify.cli._parse import integer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.progress import Progress
+
+    from lpverify.exact.sweep import Task
+    from lpverify.exact.sweep_run import Outcome
 
 
 def run(
@@ -36,10 +41,11 @@ def run(
     name = "softmax"
     temperature = [0.3, 1.0]
     """
+    import signal
+
     from lpverify import _check
     from lpverify.cli._output import STDOUT, check_writable
     from lpverify.exact.sweep import load_tasks
-    from lpverify.exact.sweep_run import run_sweep
 
     if output == STDOUT:
         raise _check.fail("--output", got=output, expected="a file: a sweep reads what is already there")
@@ -48,9 +54,25 @@ def run(
     if dask is not None and jobs != 1:
         raise _check.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
     tasks = load_tasks(config)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as on Ctrl-C: workers end, too
+    try:
+        outcome = _run(tasks, output, jobs, dask, retry)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    parts = [f"{outcome.computed} rows computed", f"{outcome.found} found"]
+    if outcome.failures:
+        parts.append(f"{outcome.failures} of them failed (their error says why)")
+    if outcome.others:
+        parts.append(f"{outcome.others} of other sweeps")
+    print(f"{output}: {', '.join(parts)}")
+
+
+def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry: bool) -> Outcome:
+    from lpverify.exact.sweep_run import run_sweep
+
     with _progress() as progress:
         bar = progress.add_task("rows", total=None)
-        outcome = run_sweep(
+        return run_sweep(
             tasks,
             output,
             jobs=jobs,
@@ -59,12 +81,6 @@ def run(
             begin=lambda done, total: progress.update(bar, total=total, completed=done),
             advance=lambda rows: progress.advance(bar, rows),
         )
-    parts = [f"{outcome.computed} rows computed", f"{outcome.found} found"]
-    if outcome.failures:
-        parts.append(f"{outcome.failures} of them failed (their error says why)")
-    if outcome.others:
-        parts.append(f"{outcome.others} of other sweeps")
-    print(f"{output}: {', '.join(parts)}")
 
 
 def _progress() -> Progress:

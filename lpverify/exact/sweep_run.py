@@ -26,6 +26,8 @@ from lpverify.exact.sweep import SCHEMA, Task, failed, run_task
 Rows = list[dict[str, Any]]
 Executor = Callable[[Sequence[Task]], AbstractContextManager[Iterator[Rows]]]
 CONNECT_SECONDS = 10
+IDLE_SECONDS = 20
+"""After which a worker ends that has nothing to do, for example because this process was killed."""
 
 
 @dataclass(frozen=True)
@@ -166,11 +168,11 @@ def _here(tasks: Sequence[Task]) -> Iterator[Iterator[Rows]]:
 
 @contextmanager
 def _with_joblib(tasks: Sequence[Task], jobs: int) -> Iterator[Iterator[Rows]]:
-    from joblib import Parallel, delayed
+    from joblib import Parallel, delayed, parallel_config
 
-    results = Parallel(n_jobs=jobs, return_as="generator_unordered", pre_dispatch=2 * jobs)(
-        delayed(run_task)(task) for task in tasks
-    )
+    with parallel_config(backend="loky", n_jobs=jobs, idle_worker_timeout=IDLE_SECONDS):
+        parallel = Parallel(return_as="generator_unordered", pre_dispatch=2 * jobs)
+        results = parallel(delayed(run_task)(task) for task in tasks)
     try:
         yield results
     finally:

@@ -119,7 +119,8 @@ def where_gbv_loses(data: Data) -> str:
         """Thomas & Pal (arXiv 2602.16961): low temperature favours several paths. TGBV and PBV are this project's
         own; they skew only as much as is needed.""",
         f"""GBV is above BV in {above["first"]} of {len(mean)} cells and below in {below["first"]} (by more than two
-        standard errors); lowest at temperature {low[0]:g}, noise {low[1]:g}: {mean["first"][low]:+.2f} ± {error["first"][low]:.2f} tokens. PBV is above GBV in
+        standard errors); lowest at temperature {low[0]:g}, noise {low[1]:g}:
+        {mean["first"][low]:+.2f} ± {error["first"][low]:.2f} tokens. PBV is above GBV in
         {above["second"]} cells and below in {below["second"]}; most at temperature {high[0]:g}, noise {high[1]:g}:
         {mean["second"][high]:+.2f} ± {error["second"][high]:.2f}.""",
     )
