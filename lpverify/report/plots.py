@@ -147,7 +147,7 @@ def scaling(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
         for row in rows.itertuples():
             face = colour if row.gap <= row.goal else "white"
             ax.plot(row.nodes, row.seconds, MARKERS[i % len(MARKERS)], color=colour, markerfacecolor=face, zorder=3)
-            if i == 0:
+            if i == 0 and row.nodes >= 100:  # below, the points crowd and every gap is tiny
                 ax.annotate(
                     f"{row.gap:.0e}".replace("e-0", "e-"),
                     (row.nodes, row.seconds),
@@ -160,8 +160,9 @@ def scaling(frame: pd.DataFrame, ax: Axes, *, title: str = "") -> Axes:
         ax.annotate(
             str(name),
             (last["nodes"], last["seconds"]),
-            xytext=(8, 4),
+            xytext=(8, 4) if i == 0 else (-8, 4),
             textcoords="offset points",
+            ha="left" if i == 0 else "right",
             color=colour,
             fontweight="bold",
             annotation_clip=False,
