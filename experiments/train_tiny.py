@@ -11,7 +11,7 @@
 
 The number of steps is fixed, not the time, and everything is drawn from the seed, so one machine with one set of
 versions repeats the weights. Another Python has another library, and another processor rounds bfloat16 differently.
-Each stage is kept in ``--work``; a rerun starts at the first one missing. About 20 minutes on one core.
+Each stage is kept in ``--work``; a rerun starts at the first one missing. About 15 minutes of one core.
 """
 
 from __future__ import annotations

@@ -4,7 +4,12 @@ The package holds a 4-bit GGUF file. Unpacking it takes many seconds, so the fir
 ``$LPVERIFY_CACHE`` (default ``~/.cache/lpverify``) and later loads read those.
 
 The drafts are the target without some of its 30 layers; everything else, the tokenizer included, is shared.
-``experiments/make_smollm2_draft.py`` chose the layers by token acceptance and makes the distilled draft.
+``experiments/make_smollm2_draft.py`` chose the layers by token acceptance and makes the distilled draft. Measured on
+6 GSM8K and 6 HumanEval prompts, 48 sampled tokens each, standard errors 0.01 to 0.04; cost of a step on one CPU core:
+
+    draft   layers   acceptance T = 1   T = 0.6        cost relative to the target   weights
+    near    28       0.71, 0.76         0.75, 0.80     0.97                          510 MB
+    far     25       0.53, 0.59         0.59, 0.64     0.87                          467 MB (target: 538 MB)
 """
 
 from __future__ import annotations
