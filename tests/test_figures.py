@@ -164,6 +164,13 @@ def test_command(tmp_path: Path) -> None:
     assert [line.split()[0] for line in cli("--list").stdout.splitlines()] == list(FIGURES)
 
 
+@pytest.mark.slow
+def test_quick(tmp_path: Path) -> None:
+    result = cli("--quick", "--out", str(tmp_path))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(list(tmp_path.iterdir())) == 4 * len(FIGURES)
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

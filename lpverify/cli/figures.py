@@ -10,7 +10,7 @@ from lpverify.cli._parse import integer
 
 
 def run(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller instances: two or three minutes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller instances: about a minute.")] = False,
     only: Annotated[str | None, typer.Option(metavar="NAME,...", help="These figures; default: all.")] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="For data and pictures.")] = "paper_figs",
     draw: Annotated[bool, typer.Option("--draw", help="Only draw, from the data that are in DIR.")] = False,
@@ -19,7 +19,8 @@ def run(
 ) -> None:
     """Compute, store and draw the figures: NAME.json, then NAME.svg, NAME.png and NAME.md (caption) from it.
 
-    Without --quick this is what is published and takes about half an hour; --draw takes seconds.
+    Without --quick this is what is published and takes about twenty minutes, most of them for
+    solver_scaling; --draw takes seconds.
     """
     from pathlib import Path
 
