@@ -1,7 +1,7 @@
 """One wording for every error at the border.
 
-Data are validated once, where they enter the package; behind the border only ``assert`` is used. Every message
-says what was wrong, where, what came and what was expected, in one line, so that the command line can print it as it is.
+Data are validated once, where they enter the package; behind the border only ``assert`` is used. Every message says
+what was wrong, where, what came and what was expected, in one line, so that the command line can print it as it is.
 """
 
 from __future__ import annotations
