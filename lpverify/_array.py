@@ -150,8 +150,9 @@ def inverse_in_rows(order: Any) -> Any:
         place = np.empty_like(order)
         np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
         return place
-    index = namespace(order).arange(order.shape[1], device=order.device)
-    return order.scatter(1, order, index.expand(order.shape))
+    tensor: Any = order
+    index: Any = namespace(order).arange(order.shape[1], device=tensor.device)
+    return tensor.scatter(1, tensor, index.expand(tensor.shape))
 
 
 def sort_rows(keys: Any) -> Any:
