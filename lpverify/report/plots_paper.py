@@ -205,15 +205,14 @@ def heat_map(ax: Axes, frame: pd.DataFrame) -> Axes:
     groups = frame.groupby(["temperature", "draft_noise"])["difference"]
     mean, error = groups.mean().unstack(), groups.sem().unstack().fillna(0.0)
     most = max(float(mean.abs().to_numpy().max()), 1e-9)
-    ax.imshow(mean.to_numpy(), cmap="PuOr", vmin=-most, vmax=most, origin="lower", aspect="auto")
+    image = ax.imshow(mean.to_numpy(), cmap="PuOr", vmin=-most, vmax=most, origin="lower", aspect="auto")
+    shades = image.to_rgba(mean.to_numpy())[..., :3] @ np.array([0.299, 0.587, 0.114])
     for i, j in np.ndindex(*mean.shape):
         value, wide = float(mean.iloc[i, j]), 2 * float(error.iloc[i, j])
         text = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") if abs(value) >= 0.005 else "0"
         sure = abs(value) > wide or text == "0"
-        ax.text(
-            j, i, text if sure else f"({text})", ha="center", va="center", fontsize=8.5,
-            color="white" if abs(value) > 0.62 * most else INK,
-        )  # fmt: skip
+        colour = "white" if shades[i, j] < 0.55 else INK
+        ax.text(j, i, text if sure else f"({text})", ha="center", va="center", fontsize=8.5, color=colour)
     ax.set_xticks(range(mean.shape[1]), [f"{x:g}" for x in mean.columns])
     ax.set_yticks(range(mean.shape[0]), [f"{x:g}" for x in mean.index])
     ax.set_xlabel("noise in the draft's logits")
