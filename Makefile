@@ -26,12 +26,12 @@ lint: $(VENV)/.stamp
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m mypy
 
-$(VENV)/.stamp: pyproject.toml constraints.txt
+$(VENV)/.stamp: pyproject.toml constraints.txt Makefile
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-$(DEMO)/.stamp: pyproject.toml constraints.txt
+$(DEMO)/.stamp: pyproject.toml constraints.txt Makefile
 	test -x $(DEMO)/bin/python || $(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[plot]'
 	touch $@
