@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 
 from lpverify import _check
+from lpverify._provenance import provenance
 from lpverify.decode import baselines, engine
 from lpverify.decode.engine import Request, Settings
 from lpverify.decode.metrics import DecodeStats, Generation, RoundRecord, summarize
@@ -106,14 +106,9 @@ def _run(
     return engine.generate(pair, checked, request, settings, watch)
 
 
-def versions() -> dict[str, str]:
+def versions() -> dict[str, Any]:
     """What the numbers were made with."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for package in ("lpverify", "torch", "transformers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
+    found = dict(provenance("torch", "transformers"))
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
     return found
