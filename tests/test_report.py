@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from fractions import Fraction
 
 import pandas as pd
@@ -121,3 +122,9 @@ class TestPlots:
         _, ax = plots.figure(1)
         with pytest.raises(InputError, match="no evaluated algorithm"):
             plots.gaps(ONE[ONE["name"] == OPTIMUM], ax)
+
+
+def test_long_fractions_leave_the_limit_on_digits_alone() -> None:
+    before = sys.get_int_max_str_digits()
+    assert len(tables.quotient(Fraction(10**5000, 3))) == 5003
+    assert sys.get_int_max_str_digits() == before

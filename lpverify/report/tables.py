@@ -70,8 +70,12 @@ def quotient(value: Fraction) -> str:
     >>> quotient(Fraction(3))
     '3/1'
     """
+    limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)  # these are results; the limit guards against hostile input
-    return f"{value.numerator}/{value.denominator}"
+    try:
+        return f"{value.numerator}/{value.denominator}"
+    finally:
+        sys.set_int_max_str_digits(limit)
 
 
 def cell(column: str, value: Any) -> str:
@@ -137,10 +141,7 @@ def solutions(named: Mapping[str, LpSolution]) -> pd.DataFrame:
 
     columns = ("block_efficiency", "lower_bound", "upper_bound", "status", "method", "seconds")
     return pd.DataFrame(
-        [
-            (name, s.value, s.lower_bound, s.upper_bound, s.status, s.method, s.seconds)
-            for name, s in named.items()
-        ],
+        [(name, s.value, s.lower_bound, s.upper_bound, s.status, s.method, s.seconds) for name, s in named.items()],
         columns=["optimum", *columns],
     )
 
