@@ -36,7 +36,7 @@ def rational_rows(size: int, allow_zero: bool = True) -> st.SearchStrategy[Any]:
     return weights.map(lambda w: np.array([Fraction(x, sum(w)) for x in w], dtype=object))
 
 
-ROW_PAIRS = st.integers(2, 5).flatmap(lambda size: st.tuples(rational_rows(size), rational_rows(size)))
+ROW_PAIRS = st.integers(2, 6).flatmap(lambda size: st.tuples(rational_rows(size), rational_rows(size)))
 
 
 def average_choice(name: str, target: Any, draft: Any, count: int) -> tuple[Any, Any]:
