@@ -49,7 +49,7 @@ def test_long_runs_against_exact_evaluation(name: str) -> None:
         rounds += assert_matches_exact_evaluation(
             tables(problem), verifier(name), paths=paths, depth=depth, requests=requests, tokens=tokens, seed=1
         )
-    assert rounds >= 18_200  # 11 verifiers: 200,000 rounds
+    assert rounds >= 18_200  # 10 verifiers: at least 182,000 rounds
 
 
 def naive_correction(view: TreeView) -> StopLaw:
