@@ -139,7 +139,7 @@ class _Search:
         without_gain, reach = 0, 30.0
         while True:
             before = self.gap
-            lost, excluded = self.round(method, bins)
+            excluded = self.round(method, bins)
             without_gain = 0 if self.gap < 0.8 * before else without_gain + 1
             if self.gap <= self.tolerance:
                 return self.solution("optimal")
@@ -169,14 +169,14 @@ class _Search:
         (lowest, highest), (lower, higher) = (heights.support(edges, reach * self.gap) for heights in views)
         return Bins(edges, np.minimum(lowest, lower), np.maximum(highest, higher))
 
-    def round(self, method: InteriorPoint, bins: Bins) -> tuple[float, float]:
+    def round(self, method: InteriorPoint, bins: Bins) -> float:
         """Solve on the given bins and take bounds from the iterates.
 
-        Returns what the bins lose, and what else keeps the round's own bounds apart: entries that were not offered,
-        or (infinite) rounding errors that ended the round, after which the next one starts cold.
+        Returns what keeps the round's own bounds apart besides the loss of the bins: entries that were not offered, or
+        (infinite) rounding errors that ended the round, after which the next one starts cold.
         """
         shape, edges = method.shape, bins.edges
-        seen, lost, excluded = np.inf, np.inf, 0.0
+        seen, excluded = np.inf, 0.0
         for _ in range(MAX_STEPS):
             try:
                 method.step()
@@ -199,7 +199,7 @@ class _Search:
         self.rounds.append(found)
         if self.progress is not None:
             self.progress(found)
-        return lost, excluded
+        return excluded
 
     def heights(self, multipliers: Levels) -> Heights:
         height = down_the_tree(certify.path_prices(self.pair, multipliers))
