@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lpverify._check import InputError, SizeError
+    from lpverify.decode.session import open_pair
     from lpverify.dist import make
     from lpverify.dist.files import examples, save_problem
     from lpverify.dist.pair import DistPair
@@ -47,6 +48,7 @@ __all__ = [
     "examples",
     "load_problem",
     "make",
+    "open_pair",
     "plots",
     "save_problem",
     "solve",
@@ -75,6 +77,7 @@ _HOME = {
     "examples": "lpverify.dist.files",
     "load_problem": "lpverify.problem",
     "make": "lpverify.dist",
+    "open_pair": "lpverify.decode.session",
     "plots": "lpverify.report",
     "save_problem": "lpverify.dist.files",
     "solve": "lpverify.lp.solve",

@@ -10,7 +10,6 @@ import typer
 from lpverify.cli._parse import integer, number
 
 if TYPE_CHECKING:
-    from lpverify.decode.engine import Settings
     from lpverify.decode.metrics import DecodeStats
     from lpverify.decode.run import Progress
 
@@ -63,13 +62,12 @@ def run(
         if find_spec(package) is None:
             raise _check.fail("decode", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
     from lpverify.decode.engine import Settings
-    from lpverify.decode.load import load_model, quiet
-    from lpverify.decode.models import pair
     from lpverify.decode.prompts import load_prompts
     from lpverify.decode.records import Records
     from lpverify.decode.run import compare as run_all
     from lpverify.decode.run import parse_names, versions
     from lpverify.decode.sampling import Sampling
+    from lpverify.decode.session import open_pair
 
     names = [] if compare is None else parse_names("--compare", compare)
     if algorithm is not None or compare is None:
@@ -79,18 +77,13 @@ def run(
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(paths, depth, sampling, max_new_tokens, seed)
     loaded = load_prompts(prompts, limit)
-    quiet()
-    options: dict[str, Any] = {"dtype": dtype, "device": device, "device_map": device_map}
-    target_model, tokenizer = load_model(target, "target", **options)
-    draft_model, draft_tokenizer = load_model(draft, "draft", **options)
-    models = pair(target_model, draft_model, tokenizer, draft_tokenizer)
+    opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)
+    tokenizer = opened.tokenizer
     settings = Settings(paths, depth, sampling, max_new_tokens, seed, tokenizer.eos)
-    description = describe(
-        settings, target=target, draft=draft, chat=chat, dtype=dtype, device=str(target_model.device)
-    )
+    description = opened.describe(settings, chat=chat)
     kept = Records(records, description)
     with DecodeProgress(len(names) * len(loaded)) as progress:
-        stats = run_all(models, tokenizer, names, loaded, settings, kept, chat=chat, report=progress)
+        stats = run_all(opened.models, tokenizer, names, loaded, settings, kept, chat=chat, report=progress)
     if json is not None:
         more = {"algorithms": names, "prompts": prompts, "prompt_count": len(loaded), "versions": versions()}
         write_json(json, to_json(description | more, stats))
@@ -98,20 +91,6 @@ def run(
         shown = kept.get(names[0], loaded[0].key)
         assert shown is not None
         _print(loaded[0].text, names[0], tokenizer.decode(shown.tokens), stats)
-
-
-def describe(settings: Settings, **more: Any) -> dict[str, Any]:
-    """What decides the outcome of a run, as plain data."""
-    sampling = settings.sampling
-    return more | {
-        "paths": settings.paths,
-        "depth": settings.depth,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "max_new_tokens": settings.max_new_tokens,
-        "seed": settings.seed,
-    }
 
 
 def to_json(settings: dict[str, Any], stats: list[DecodeStats]) -> dict[str, Any]:
