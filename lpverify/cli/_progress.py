@@ -1,4 +1,7 @@
-"""The display while a solve lasts: on standard error, after one second, and only where it is a terminal."""
+"""What is shown while work lasts, on standard error and only where that is a terminal.
+
+A solve shows itself after one second; work of known size has a bar with the time left.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 import time
 from types import TracebackType
 
+from rich import progress
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -71,3 +75,18 @@ class SolveProgress:
             if not self._done:
                 self._live = Live(self, console=self._console, transient=True, refresh_per_second=4)
                 self._live.start()
+
+
+def time_left() -> progress.Progress:
+    """A bar with the number done and the time left; a context manager."""
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )

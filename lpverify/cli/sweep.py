@@ -11,8 +11,6 @@ from lpverify.cli._parse import integer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.progress import Progress
-
     from lpverify.exact.sweep import Task
     from lpverify.exact.sweep_run import Outcome
 
@@ -68,9 +66,10 @@ def run(
 
 
 def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry: bool) -> Outcome:
+    from lpverify.cli._progress import time_left
     from lpverify.exact.sweep_run import run_sweep
 
-    with _progress() as progress:
+    with time_left() as progress:
         bar = progress.add_task("rows", total=None)
         return run_sweep(
             tasks,
@@ -81,21 +80,3 @@ def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry:
             begin=lambda done, total: progress.update(bar, total=total, completed=done),
             advance=lambda rows: progress.advance(bar, rows),
         )
-
-
-def _progress() -> Progress:
-    """A bar with the time left, on standard error, only where it is a terminal."""
-    from rich import progress
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )

@@ -22,6 +22,9 @@ MAX_FILE_BYTES = 2**29
 MAX_DIGITS = 4_000
 """Longest integer that is read."""
 
+FOLDER_SETTINGS = "settings.json"
+"""In a folder of problems the file that is none: what they were made with."""
+
 
 class Problem(Protocol):
     """What `save_problem` needs: a ProblemFile or a VerifyProblem."""
@@ -61,6 +64,16 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
     """
     text = format_problem(ProblemFile(problem.pair, problem.name, problem.description))
     write_whole(path, text.encode())
+
+
+def problem_folder(folder: str | os.PathLike[str]) -> list[Path]:
+    """The problem files of a folder, sorted: every ``.json`` file but `FOLDER_SETTINGS`. Raises InputError."""
+    try:
+        entries = list(Path(folder).iterdir())
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _check.fail(os.fspath(folder), got=reason, expected="a folder of problem files") from error
+    return sorted(entry for entry in entries if entry.suffix == ".json" and entry.name != FOLDER_SETTINGS)
 
 
 @cache

@@ -1,0 +1,128 @@
+"""A folder of extracted problems: one file a context, so a rerun goes on where the last one stopped.
+
+``settings.json`` says what the problems were made with; a rerun with other settings is refused, not mixed in. More
+prompts or contexts may be added to a folder: neither changes a problem that is there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lpverify import _check
+from lpverify._write import write_whole
+from lpverify.decode import engine
+from lpverify.decode.contexts import Context, contexts, text_length
+from lpverify.decode.engine import Request, check_context
+from lpverify.decode.extract import Extract, Settings, extract
+from lpverify.decode.models import Pair, Tokenizer
+from lpverify.decode.prompts import Prompt
+from lpverify.dist.files import FOLDER_SETTINGS, problem_folder, save_problem
+from lpverify.dist.problem_format import ProblemFile
+
+SCHEMA = "lpverify/extract@1"
+TAIL = 40
+"""Characters of the context that a description ends with."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Problems written now and found there, for the contexts asked for."""
+
+    written: int
+    found: int
+
+
+def extract_folder(
+    pair: Pair,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    folder: Path,
+    description: dict[str, Any],
+    *,
+    chat: bool = False,
+    versions: dict[str, Any] | None = None,
+    report: Callable[[int], None] = lambda contexts: None,
+) -> Outcome:
+    """Write ``KEY-POSITION.json`` for every context of every prompt that ``folder`` lacks.
+
+    ``description``: all that the problems depend on, as plain data. All prompts are checked before anything is written.
+    ``report`` is told the contexts done. Raises InputError as `engine.check_context` and for a folder with other
+    content; SizeError as `extract`.
+    """
+    requests = [Request(tuple(tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
+    length = text_length(settings.contexts, settings.stride)
+    for request in requests:
+        check_context(pair, request, engine.Settings(depth=settings.depth, max_new_tokens=max(length, 1)))
+    guard(folder, description, versions or {})
+    written = found = 0
+    for request in requests:
+        wanted = [_path(folder, request, at) for at in range(0, length + 1, settings.stride)]
+        if all(path.exists() for path in wanted):  # no need for the text
+            found += settings.contexts
+            report(settings.contexts)
+            continue
+        places = contexts(
+            pair, request, settings.contexts, settings.stride, settings.sampling, settings.seed, settings.eos
+        )
+        for context in places:
+            path = _path(folder, request, context.position)
+            if path.exists():
+                found += 1
+            else:
+                made = extract(pair, context, settings)
+                save_problem(_problem(made, context, request, tokenizer, description), path)
+                written += 1
+            report(1)
+        report(settings.contexts - len(places))
+    return Outcome(written, found)
+
+
+def guard(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> None:
+    """Make ``folder`` and its settings file, or see that it is of the same settings. Raises InputError if not."""
+    path = folder / FOLDER_SETTINGS
+    try:
+        folder.mkdir(exist_ok=True)
+        content = path.read_bytes() if path.exists() else None
+    except OSError as error:
+        raise _check.fail(str(folder), got=error.strerror, expected="a folder that can be written") from error
+    if content is None:
+        strange = problem_folder(folder)
+        if strange:
+            got = f"{strange[0].name} but no {FOLDER_SETTINGS}"
+            raise _check.fail(str(folder), got=got, expected="a new folder or one of an extraction")
+        document = {"schema": SCHEMA, "settings": description, "versions": versions}
+        write_whole(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
+        return
+    try:
+        document = json.loads(content)
+        known = document["settings"] if document["schema"] == SCHEMA else None
+    except (ValueError, KeyError, TypeError):
+        known = None
+    if not isinstance(known, dict):
+        raise _check.fail(str(path), got="something else", expected=f"the settings of an extraction ({SCHEMA})")
+    for name in sorted(known.keys() | description.keys()):
+        if known.get(name) != description.get(name):
+            expected = f"{description.get(name)!r}, or another folder"
+            raise _check.fail(str(path), got=f"{name} = {known.get(name)!r}", expected=expected)
+
+
+def _path(folder: Path, request: Request, position: int) -> Path:
+    return folder / f"{request.key}-{position}.json"
+
+
+def _problem(
+    made: Extract, context: Context, request: Request, tokenizer: Tokenizer, description: dict[str, Any]
+) -> ProblemFile:
+    said = ", ".join(f"{name} {value}" for name, value in description.items() if value not in (None, False))
+    tail = tokenizer.decode(context.tokens)[-TAIL:]
+    labels = ", ".join(repr(tokenizer.decode([token])) for token in made.tokens)
+    text = (
+        f"{said}; prompt {request.key}, {context.position} tokens into the target's text, after {tail!r}; "
+        f"draftable at the root, by slot: {labels}"
+    )
+    return ProblemFile(made.pair, f"{request.key}-{context.position}", text)
