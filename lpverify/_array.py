@@ -93,7 +93,11 @@ def zeros_like(array: Array) -> Array:
 def as_index(like: Array, integers: Any) -> Any:
     """Host-side integers as an index into ``like``: themselves for numpy, else a tensor on its device."""
     xp = namespace(like)
-    return np.asarray(integers) if xp is np else xp.asarray(integers, device=like.device)
+    if xp is np:
+        return np.asarray(integers)
+    if isinstance(integers, np.ndarray) and not integers.flags.writeable:
+        integers = integers.copy()  # tensors cannot share memory that is not to be written
+    return xp.asarray(integers, device=like.device)
 
 
 def in_double(array: Array) -> Array:

@@ -103,32 +103,39 @@ def ratio_order(target: Array, draft: Array) -> Array:
     [[2, 1, 0]]
     """
     xp = namespace(draft)
-    if is_exact(draft):
-        ratio = divide(target, draft, where_zero=-one(draft))
-    else:
-        with ignoring_overflow():
-            ratio = xp.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
-        if draft.shape[-1] > LARGE:
-            return _order_by_keys(ratio)
-        spread = ratio * MANTISSA_GUARD
-        ratio = spread - (spread - ratio)
-    order: Array = xp.argsort(-ratio, axis=-1, stable=True)
+    size = draft.shape[-1]
+    keys = ratio_keys(target, draft, size)
+    if is_exact(draft) or size <= LARGE:
+        stable: Array = xp.argsort(keys, axis=-1, stable=True)
+        return stable
+    order: Array = sort_rows(keys | xp.arange(size, device=draft.device)[None, :]) & _token_bits(size)
     return order
 
 
-def _order_by_keys(ratio: Array) -> Array:
-    """The order of `ratio_order` by sorting integers that hold ratio and token: many times faster than a stable sort.
+def ratio_keys(target: Array, draft: Array, size: int) -> Array:
+    """The key of every entry in the order of `ratio_order` among ``size`` tokens; equal keys go by the token.
 
-    ``ratio`` >= 0, or -1 for tokens that are never drafted. The last bits of a ratio, as many as a token has, give way
-    to the token; bits of non-negative doubles are ordered as the doubles are.
+    Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is many
+    times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
     """
-    xp = namespace(ratio)
-    low = 2 ** (ratio.shape[-1] - 1).bit_length() - 1
+    xp = namespace(draft)
+    if is_exact(draft):
+        exact: Array = -divide(target, draft, where_zero=-one(draft))
+        return exact
+    with ignoring_overflow():
+        ratio = xp.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
+    if size <= LARGE:
+        spread = ratio * MANTISSA_GUARD
+        rounded: Array = (spread - ratio) - spread
+        return rounded
     bits = xp.where(ratio < 0, 0, xp.clip(ratio, 0, None).view(xp.int64) + 2**40)
-    token = xp.arange(ratio.shape[-1], device=ratio.device)[None, :]
-    keys = sort_rows((((2**63 - 1) - bits) & ~low) | token)
-    order: Array = keys & low
-    return order
+    keys: Array = ((2**63 - 1) - bits) & ~_token_bits(size)
+    return keys
+
+
+def _token_bits(size: int) -> int:
+    """A mask as long as the largest of ``size`` tokens."""
+    return int(2 ** (size - 1).bit_length() - 1)
 
 
 def compact(measure: RankMeasure) -> RankMeasure:

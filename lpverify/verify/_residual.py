@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify._array import Array, divide, is_exact, namespace, one, zero, zeros
+from lpverify._array import Array, as_index, divide, is_exact, namespace, one, zero, zeros
 from lpverify.dist.view import TreeView
 from lpverify.verify.base import StopLaw
 
@@ -93,9 +93,11 @@ def last_passing(tests: list[Any]) -> Array:
     return law
 
 
-def law_on_path(view: TreeView, path: int, stop: Array, rows: Any) -> StopLaw:
-    """The `StopLaw` of a rule that stops on one path only: ``stop`` (L+1,) and ``rows(position)`` along it."""
-    nodes = view.node_of[path]
+def law_on_path(view: TreeView, path: Any, stop: Array, rows: Any) -> StopLaw:
+    """The `StopLaw` of a rule that stops on one path only: ``stop`` (L+1,) and ``rows(position)`` along it.
+
+    ``path``, and the node and position that `StopLaw.rows` gets, may be integers on the device of the rows.
+    """
     everywhere = zeros(len(view.parent), stop)
-    everywhere[nodes.tolist()] = stop
-    return StopLaw(view, everywhere, lambda node: rows(int(view.depth[node])))
+    everywhere[as_index(stop, view.node_of)[path]] = stop
+    return StopLaw(view, everywhere, lambda node: rows(as_index(stop, view.depth)[node]))

@@ -1,0 +1,80 @@
+"""What makes verification cheap changes no law: shortcuts against the general construction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lpverify._array import as_float
+from lpverify.dist.view import TreeView, topology
+from lpverify.verify import draw, verifier
+from lpverify.verify._blocks import in_blocks
+from lpverify.verify._proportional import proportional_split
+from lpverify.verify._selection import selected_path_law
+from lpverify.verify._splits import ordered_split
+from lpverify.verify._tempered import tempered_split
+
+BLOCKS = 16
+SHAPES = [(3, 4, 3), (40, 3, 4), (1500, 4, 5)]
+"""(V, K, L); above 1,024 tokens the order by p/q is that of integer keys."""
+
+
+def drafted_view(vocab_size: int, paths: int, depth: int, seed: int) -> TreeView:
+    """Peaked rows, zeros among them, and K paths drawn from them; paths of one prefix share its row."""
+    rng = np.random.default_rng(seed)
+    rows: dict[tuple[int, ...], Any] = {}
+
+    def draft_row(prefix: tuple[int, ...]) -> Any:
+        if prefix not in rows:
+            rows[prefix] = rng.dirichlet(np.full(vocab_size, 0.1))
+        return rows[prefix]
+
+    drafted: list[list[int]] = []
+    for _ in range(paths):
+        path: list[int] = []
+        for _ in range(depth):
+            path.append(int(rng.choice(vocab_size, p=draft_row(tuple(path)))))
+        drafted.append(path)
+    tree = topology(drafted)
+    prefixes: list[tuple[int, ...]] = [()]
+    for parent, token in zip(tree.parent[1:].tolist(), tree.token[1:].tolist(), strict=True):
+        prefixes.append((*prefixes[parent], token))
+    draft = np.stack([draft_row(prefix) for prefix in prefixes if len(prefix) < depth])
+    noise = rng.lognormal(0, 0.7, (len(prefixes), vocab_size))
+    target = noise * np.concatenate([draft, rng.dirichlet(np.full(vocab_size, 0.1), len(prefixes) - len(draft))])
+    return TreeView.build(drafted, target / target.sum(axis=1, keepdims=True), draft)
+
+
+def on_torch(view: TreeView) -> TreeView:
+    torch = pytest.importorskip("torch")
+    return TreeView.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft))
+
+
+def assert_same_law(law: Any, expected: Any) -> None:
+    np.testing.assert_allclose(as_float(law.stop), as_float(expected.stop), rtol=0, atol=1e-12)
+    for node in np.flatnonzero(as_float(expected.stop) > 1e-3).tolist():
+        np.testing.assert_allclose(
+            as_float(law.next_law(node)), as_float(expected.next_law(node)), rtol=1e-9, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(5))
+def test_greedy_law_of_the_best_path_alone(shape: tuple[int, int, int], seed: int) -> None:
+    """GBV looks at one path's rows; the general construction splits every node and integrates over all ranks."""
+    view = drafted_view(*shape, seed)
+    expected = selected_path_law(view, ordered_split)
+    assert_same_law(verifier("gbv")(view), expected)
+    assert_same_law(verifier("gbv")(on_torch(view)), expected)
+
+
+@pytest.mark.parametrize("split", [ordered_split, tempered_split, proportional_split])
+@pytest.mark.parametrize("seed", range(5))
+def test_blocks_for_all_nodes_at_once(split: Any, seed: int) -> None:
+    """Merging tokens before the splits is merging them inside every split."""
+    view = drafted_view(1500, 4, 5, seed)
+    expected = selected_path_law(view, in_blocks(split, BLOCKS))
+    assert_same_law(selected_path_law(view, split, BLOCKS), expected)
+    assert_same_law(selected_path_law(on_torch(view), split, BLOCKS), expected)
