@@ -26,7 +26,7 @@ from lpverify.decode.keys import Keys
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair, State, padded
 from lpverify.decode.sampling import Sampling, probabilities
-from lpverify.dist.view import Topology, TreeView
+from lpverify.dist.view import TreeView
 from lpverify.verify import StopLaw, Verifier, draw
 
 
@@ -103,7 +103,46 @@ def _round(
     target, draft = states
     fed = target.length
     assert draft.length == fed
-    size, depth, sampling = pair.vocab_size, settings.depth, settings.sampling
+    depth, sampling = settings.depth, settings.sampling
+    view = drafted_tree(pair, states, pending, paths, depth, sampling, keys, round_, watch)
+    with watch("verify"):
+        law = verifier(view)
+        node, token = draw(law, keys.verifying(round_))
+    with watch("cache"):
+        nodes = path_to(view, node)
+        path = int((view.node_of[:, len(nodes) - 1] == node).argmax())
+        target.keep_nodes(nodes)
+        settle_draft(draft, fed, path, [int(view.token[c]) for c in nodes[1:]], depth, pair.draft.device)
+    accepted = [int(view.token[c]) for c in nodes[1:]]
+    emitted = cut([*accepted, token], room, settings.eos)
+    record = RoundRecord(
+        drafted=depth,
+        nodes=len(view.parent) - 1,
+        accepted=min(len(accepted), len(emitted)),
+        committed=len(emitted),
+        expected_committed=expected_committed(law, room, settings.eos),
+    )
+    return emitted, record
+
+
+def drafted_tree(
+    pair: Pair,
+    states: tuple[State, State],
+    pending: int,
+    paths: int,
+    depth: int,
+    sampling: Sampling,
+    keys: Keys,
+    round_: int,
+    watch: Stopwatch,
+) -> TreeView:
+    """Draft K = ``paths`` paths of L = ``depth`` tokens after ``pending`` and score their prefixes in one target pass.
+
+    The target's state is left after its `State.tree`, the draft's as by `draft_paths`. Raises InputError where logits
+    are not numbers.
+    """
+    target, draft = states
+    size = pair.vocab_size
     with watch("draft"):
         drafted = draft_paths(pair.draft, draft, pending, paths, depth, sampling, keys, round_, size)
     tree = drafted.tree
@@ -115,27 +154,10 @@ def _round(
     with watch("verify"):
         if bool(torch.isnan(rows[:, 0]).any()):
             raise _check.fail(f"target {pair.target.name}", got="logits that are NaN or infinite", expected="numbers")
-        view = TreeView(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
-        law = verifier(view)
-        node, token = draw(law, keys.verifying(round_))
-    with watch("cache"):
-        nodes = path_to(tree, node)
-        path = int((tree.node_of[:, len(nodes) - 1] == node).argmax())
-        target.keep_nodes(nodes)
-        settle_draft(draft, fed, path, [int(tree.token[c]) for c in nodes[1:]], depth, pair.draft.device)
-    accepted = [int(tree.token[c]) for c in nodes[1:]]
-    emitted = cut([*accepted, token], room, settings.eos)
-    record = RoundRecord(
-        drafted=depth,
-        nodes=len(tree.parent) - 1,
-        accepted=min(len(accepted), len(emitted)),
-        committed=len(emitted),
-        expected_committed=expected_committed(law, room, settings.eos),
-    )
-    return emitted, record
+        return TreeView(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
 
 
-def path_to(tree: Topology, node: int) -> list[int]:
+def path_to(tree: TreeView, node: int) -> list[int]:
     """The nodes from the root to ``node``, both included."""
     nodes = [node]
     while nodes[-1] != 0:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpverify import _check
-from lpverify._array import Array, is_exact, namespace
+from lpverify._array import Array, as_index, is_exact, namespace
 from lpverify.dist.pair import DistPair
 
 Ints = npt.NDArray[np.int64]
@@ -84,6 +84,27 @@ class TreeView:
         target = np.concatenate([*rows, bonus[index[spans[-1]] % len(bonus)]])  # V rows: by the leaf's last token
         draft = np.concatenate([level[index[span]] for level, span in zip(pair.draft, spans, strict=False)])
         return cls(*tree.fields, target, draft)._checked()
+
+    def restricted(self, paths: int, depth: int) -> TreeView:
+        """The first ``depth`` tokens of the first ``paths`` paths: what would have been drafted with that K and L.
+
+        Paths are i.i.d. and drafted front to back, so its law is that of a draft of this shape. Raises InputError
+        beyond the drafted shape.
+
+        >>> view = TreeView.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
+        >>> view.restricted(2, 1).paths.tolist(), view.restricted(1, 2).token.tolist()
+        ([[0], [0]], [-1, 0, 1])
+        """
+        most, longest = self.paths.shape
+        _check.integer("paths (K)", paths, least=1, most=most)
+        _check.integer("depth (L)", depth, least=1, most=longest)
+        if (paths, depth) == (most, longest):
+            return self
+        tree = topology(self.paths[:paths, :depth])
+        old = np.empty(len(tree.parent), dtype=np.int64)
+        old[tree.node_of] = self.node_of[:paths, : depth + 1]
+        rows, inner = as_index(self.target, old), as_index(self.draft, old[tree.depth < depth])
+        return TreeView(*tree.fields, self.target[rows], self.draft[inner])
 
     @property
     def vocab_size(self) -> int:
