@@ -1,0 +1,244 @@
+"""Throughput from costs and block efficiency: the model, the documents, ``lpverify advise``."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lpverify as lv
+from lpverify import InputError
+from lpverify.dist.pair import DistPair
+from lpverify.exact import throughput
+from lpverify.exact.throughput import Cell, fastest, predict, with_full_acceptance, within
+from lpverify.exact.throughput_files import load_cells, parse_costs
+from lpverify.verify import VERIFIERS
+
+COSTS: dict[str, Any] = {
+    "schema": "lpverify/costs@1",
+    "draft_step": {"1": 2.0, "4": 5.0},
+    "target_pass": {"1": 10.0, "33": 26.0},
+    "verify": {"bv": 0.5, "pbv": {"1": 1.0, "4": {"4": 2.0, "8": 4.0}}},
+    "round": {"1": 1.0, "4": 2.0},
+    "catch_up": 3.0,
+    "target_step": 10.0,
+}
+BOUND: dict[str, Any] = {
+    "schema": "lpverify/bound@1",
+    "settings": {"target": "tiny", "draft": "tiny", "temperature": 1.0, "top_k": None, "top_p": None},
+    "cells": [
+        {"paths": paths, "depth": depth, "nodes": paths * depth * 0.75, "algorithms": {
+            "bv": {"block_efficiency": 2.0 + 0.1 * depth, "se": 0.1},
+            "pbv": {"block_efficiency": 2.0 + 0.1 * depth + 0.2 * paths, "se": 0.2},
+        }}
+        for paths in (1, 2, 4) for depth in (4, 8)
+    ],
+}  # fmt: skip
+
+
+def written(path: Path, document: Any) -> str:
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return str(path)
+
+
+def test_a_round_by_hand() -> None:
+    """K = 4, L = 6, 15 nodes: draft 2 + 5*5, target 10 + 15*0.5, verify halfway 2 and 4, cache 2 + 3/4."""
+    costs = parse_costs(COSTS, "costs")
+    [found] = predict(costs, [Cell("pbv", 4, 6, 15.0, 4.0, 0.2, 0.25)])
+    assert found.seconds == {"draft": 27.0, "target": 17.5, "verify": 3.0, "cache": 2.75}
+    assert found.tokens_per_second == pytest.approx(4.0 / 50.25, rel=1e-15)
+    assert found.se == pytest.approx(0.2 / 50.25, rel=1e-15)
+    assert found.speed_up == pytest.approx(10 * 4.0 / 50.25, rel=1e-15)
+    [single] = predict(costs, [Cell("bv", 1, 3, 3.0, 2.0, None, 0.0)])
+    assert single.seconds == {"draft": 6.0, "target": 11.5, "verify": 0.5, "cache": 1.0}
+    assert single.se is None
+
+
+def test_between_paths_as_between_depths() -> None:
+    """K = 2 lies a third of the way from K = 1, where verification takes 1 s, to K = 4, where it takes 3 s at L = 6."""
+    costs = parse_costs(COSTS, "costs")
+    assert costs.verify["pbv"](2, 6) == pytest.approx(1 + 2 / 3)
+    assert costs.draft_step(2) == 3.0
+
+
+def test_without_optional_costs() -> None:
+    """The last drafted token is fed by one more draft step; a speed-up over an unknown time is not known."""
+    document = {key: value for key, value in COSTS.items() if key not in ("catch_up", "target_step")}
+    costs = parse_costs(document, "costs")
+    assert costs.catch_up == 2.0
+    [found] = predict(costs, [Cell("bv", 1, 3, 3.0, 2.0, None, 0.5)])
+    assert (found.seconds["cache"], found.speed_up) == (2.0, None)
+
+
+@pytest.mark.parametrize("name", [name for name in VERIFIERS if name != "policy"])
+def test_all_is_accepted_as_often_as_the_last_token_adds(name: str) -> None:
+    """Pr(tau = L) = BE(L) - BE(L - 1), exactly enumerated: what `with_full_acceptance` relies on."""
+    pair = lv.make.softmax(2, 3, seed=1, temperature=0.8, draft_noise=0.7)
+    short = DistPair.from_levels(pair.target[:2], pair.draft[:2], bonus=pair.target[2])
+    whole, part = (lv.evaluate(lv.VerifyProblem(p, 2), name) for p in (pair, short))
+    assert whole.accepted[-1] == pytest.approx(whole.block_efficiency - part.block_efficiency, abs=1e-12)
+
+
+def test_full_acceptance_and_interpolation() -> None:
+    """Values 1 + (1 - 2^-L): measured at every L the increments are exact, at 1, 2 and 4 those at 1 and 2."""
+    every = [Cell("bv", 1, depth, depth, 2 - 0.5**depth, 0.1 * depth) for depth in (1, 2, 3, 4)]
+    assert [cell.full for cell in with_full_acceptance(every)] == pytest.approx([0.5, 0.25, 0.125, 0.0625])
+    some = [every[3], every[0], every[1]]
+    found = with_full_acceptance(some, interpolate=True)
+    assert [cell.depth for cell in found] == [1, 2, 3, 4]
+    assert [cell.interpolated for cell in found] == [False, False, True, False]
+    assert [cell.block_efficiency for cell in found if not cell.interpolated] == [1.5, 1.75, 1.9375]
+    assert 1.75 < found[2].block_efficiency < 1.9375
+    assert (found[2].nodes, found[2].se) == (pytest.approx(3.0), pytest.approx(0.3))
+    assert found[:2] == with_full_acceptance(some)[:2]
+    assert with_full_acceptance([Cell("x", 2, 2, 3, 2.0, None, 0.125)])[0].full == 0.125  # what was counted is kept
+    assert with_full_acceptance([Cell("x", 2, 2, 3, 2.0)], interpolate=True)[0].se is None
+
+
+cells = st.builds(
+    Cell,
+    st.sampled_from(["bv", "pbv"]),
+    st.integers(1, 4),
+    st.integers(4, 8),
+    st.floats(1, 32),
+    st.floats(1, 9),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    found=st.lists(cells, min_size=1, max_size=8),
+    part=st.sampled_from([("draft_step", "1"), ("target_pass", "33"), ("verify", "bv"), ("round", "4"), ("catch_up",)]),
+    share=st.sampled_from([0.0, 0.02, 0.05, 0.5]),
+)
+def test_properties(found: list[Cell], part: tuple[str, ...], share: float) -> None:
+    """Nothing gets faster when a cost rises; the recommendation is the brute-force maximum."""
+    before = predict(parse_costs(COSTS, "costs"), found)
+    dearer = copy.deepcopy(COSTS)
+    place = dearer
+    for key in part[:-1]:
+        place = place[key]
+    place[part[-1]] *= 1.5
+    after = predict(parse_costs(dearer, "costs"), found)
+    assert all(b.tokens_per_second <= a.tokens_per_second for a, b in zip(before, after, strict=True))
+    if part == ("verify", "bv"):
+        changed = [a.tokens_per_second > b.tokens_per_second for a, b in zip(before, after, strict=True)]
+        assert changed == [cell.algorithm == "bv" for cell in found]
+    most = max(cell.block_efficiency / sum(p.seconds.values()) for cell, p in zip(found, before, strict=True))
+    assert fastest(before).tokens_per_second == most
+    near = within(before, share)
+    assert near[0].tokens_per_second == most
+    assert len(near) == sum(p.tokens_per_second >= (1 - share) * most for p in before)
+
+
+def test_cells_of_a_bound_document(tmp_path: Path) -> None:
+    """What looks at one path only is drafted one, and charged for one, whatever K it stands under."""
+    found, shared = load_cells([written(tmp_path / "b.json", BOUND)])
+    assert shared["target"] == "tiny"
+    assert {(c.paths, c.depth, c.nodes) for c in found if c.algorithm == "bv"} == {(1, 4, 4.0), (1, 8, 8.0)}
+    assert {(c.paths, c.depth, c.nodes, c.block_efficiency) for c in found if c.algorithm == "pbv"} == {
+        (k, depth, 0.75 * k * depth, 2.0 + 0.1 * depth + 0.2 * k) for k in (1, 2, 4) for depth in (4, 8)
+    }
+
+
+def decoded(paths: int, depth: int, temperature: float = 1.0) -> dict[str, Any]:
+    runs = [
+        {"algorithm": name, "block_efficiency": 2.5, "block_efficiency_se": 0.2, "rao_blackwell": smooth,
+         "rao_blackwell_se": None, "nodes_per_round": 5.0, "accepted_histogram": [4, 3, 2, 1], "tokens_per_second": 9.0}
+        for name, smooth in (("pbv", 2.25), ("autoregressive", 1.0))
+    ]  # fmt: skip
+    settings = BOUND["settings"] | {"paths": paths, "depth": depth, "temperature": temperature}
+    return {"schema": "lpverify/decode@1", "settings": settings, "runs": runs}
+
+
+def test_cells_of_decode_documents(tmp_path: Path) -> None:
+    """The smooth estimate, and how often all was accepted, as counted; baselines are no candidates."""
+    files = [written(tmp_path / f"{k}.json", decoded(k, 3)) for k in (2, 3)]
+    found, _ = load_cells(files)
+    assert found == [Cell("pbv", k, 3, 5.0, 2.25, None, 0.1) for k in (2, 3)]
+    with pytest.raises(InputError, match=r"2\.json: got pbv at K = 2, L = 3 a second time"):
+        load_cells([files[0], files[0]])
+    other = written(tmp_path / "other.json", decoded(4, 3, temperature=0.6))
+    with pytest.raises(InputError, match=r"other\.json: settings: got temperature = 0\.6, expected 1\.0 as in"):
+        load_cells([files[0], other])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": "x"}, "costs: got schema 'x', expected a document lpverify/costs@1"),
+        ({"verify": None}, "costs: verify: got nothing, expected an object"),
+        ({"round": {}}, "costs: round: got no entry, expected seconds by paths"),
+        ({"round": -1}, "costs: round: got -1, expected seconds"),
+        ({"draft_step": {"1": 0}}, "costs: draft_step.1: got 0, expected seconds > 0"),
+        ({"draft_step": {"one": 1}}, "costs: draft_step: key: got 'one', expected a number of paths"),
+        ({"draft_step": {"1": 1, "01": 2}}, "costs: draft_step: got a key twice"),
+        ({"target_pass": {"1": "fast"}}, "costs: target_pass.1: got 'fast', expected seconds > 0"),
+        ({"target_pass": {"1": True}}, "costs: target_pass.1: got True"),
+        ({"target_pass": float("nan")}, "costs: target_pass: got nan"),
+        ({"verify": {"pbv": {"4": {"0": 1}}}}, "costs: verify.pbv.4: key: got '0', expected a number of depth"),
+        ({"target_step": [1]}, "costs: target_step: got [1], expected seconds > 0"),
+        ({"drfat_step": 1}, "costs: key: got 'drfat_step', expected one of schema, draft_step"),
+    ],
+)
+def test_cost_documents_are_refused_in_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_costs(COSTS | change, "costs")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_costs_are_named() -> None:
+    short = {key: value for key, value in COSTS.items() if key != "round"}
+    with pytest.raises(InputError, match="costs: got no round, expected draft_step"):
+        parse_costs(short, "costs")
+    costs = parse_costs(COSTS, "costs")
+    for cell, message in (
+        (Cell("gbv", 4, 6, 15.0, 4.0, 0.2, 0.25), "costs verify: got no gbv, expected its seconds"),
+        (Cell("pbv", 5, 6, 15.0, 4.0, 0.2, 0.25), "costs: draft_step: got 5 paths, expected 1 to 4, which the table"),
+        (Cell("pbv", 4, 9, 15.0, 4.0, 0.2, 0.25), "costs: verify.pbv.4: got 9 depth, expected 4 to 8"),
+        (Cell("pbv", 4, 6, 33.0, 4.0, 0.2, 0.25), "costs: target_pass: got 34 tokens, expected 1 to 33"),
+    ):
+        with pytest.raises(InputError) as caught:
+            predict(costs, [cell])
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("schema",), "lpverify/solve@1", "expected a document lpverify/bound@1 or lpverify/decode@1"),
+        (("cells",), {}, "cells: got {}, expected a list"),
+        (("cells",), [], "got no algorithm, expected at least one"),
+        (("cells", 1, "paths"), 0, "cells[1].paths: got 0, expected an integer >= 1"),
+        (("cells", 1, "nodes"), 9.5, "cells[1].nodes: got 9.5, expected a number in 0..8"),
+        (("cells", 0, "algorithms", "bv"), 2.0, "cells[0].algorithms.bv: got 2.0, expected an object"),
+        (("cells", 0, "algorithms", "bv", "se"), -1, "bv.se: got -1, expected a standard error"),
+        (("cells", 0, "algorithms", "bv", "block_efficiency"), 5.5, "got 5.5, expected a number in 1..5"),
+        (("cells", 0, "algorithms", "bv", "block_efficiency"), None, "got nothing, expected a number in 1..5"),
+    ],
+)
+def test_efficiency_documents_are_refused_in_one_line(
+    tmp_path: Path, place: tuple[Any, ...], value: Any, message: str
+) -> None:
+    document = copy.deepcopy(BOUND)
+    spot: Any = document
+    for key in place[:-1]:
+        spot = spot[key]
+    spot[place[-1]] = value
+    with pytest.raises(InputError) as caught:
+        load_cells([written(tmp_path / "b.json", document)])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_stages_are_those_of_decoding() -> None:
+    metrics = pytest.importorskip("lpverify.decode.metrics")
+    assert throughput.STAGES == metrics.STAGES
