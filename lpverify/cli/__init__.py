@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpverify._check import InputError, one_line
-from lpverify.cli import audit, decode, examples, explain, figures, random, solve, sweep
+from lpverify.cli import audit, decode, examples, explain, extract, figures, random, solve, sweep
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -117,6 +117,7 @@ app.command("random")(random.run)
 app.command("sweep")(sweep.run)
 app.command("figures")(figures.run)
 app.command("decode")(decode.run)
+app.command("extract")(extract.run)
 
 
 def main() -> None:

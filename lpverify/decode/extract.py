@@ -9,8 +9,8 @@ positive mass, and are all mass on slot 0.
 
 **No value changes.** A token with q = 0 is never drafted, so it is only ever emitted where a round stops. Every rule
 treats such tokens alike: it leaves p there as it is (up to the norm of the whole row), and whatever else it computes
-from the row are sums over draftable tokens or over max(w p - q, 0), which is w p there and adds up. So p-only tokens may
-be merged: each verifier stops at the same nodes with the same probability, and the LP has the same live variables.
+from the row are sums over draftable tokens or over max(w p - q, 0), which is w p there and adds up. So p-only tokens
+may be merged: each verifier stops at the same nodes with the same probability, and the LP has the same live variables.
 Draftable tokens keep their order, so ties are broken as at full vocabulary.
 
 **Tokens that only the draft has are not merged.** They are never accepted, but two verifiers tell them apart: Traversal
@@ -24,8 +24,8 @@ block, so their values there are those of the unmerged algorithms.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ CHUNK = 2**25
 
 @dataclass(frozen=True)
 class Settings:
-    """L = ``depth``; of each prompt ``contexts``, one every ``stride`` tokens; ``eos``: ids that end a text.
+    """L = ``depth``; of each prompt ``contexts``, one every ``stride`` tokens.
 
     Raises InputError for impossible numbers and a top-k outside `LEAST_TOP_K` .. `MOST_TOP_K`, SizeError where V^L
     leaves are too many.
@@ -60,7 +60,6 @@ class Settings:
     contexts: int = 1
     stride: int = 16
     seed: int = 0
-    eos: frozenset[int] = field(default_factory=frozenset)
     max_nodes: int = MAX_NODES
 
     def __post_init__(self) -> None:
@@ -74,6 +73,12 @@ class Settings:
         slots = _check.integer("top-k", self.sampling.top_k, least=LEAST_TOP_K, most=MOST_TOP_K) + 1
         check_nodes(f"top-k {slots - 1}", slots, self.depth, self.max_nodes)
 
+    def describe(self) -> dict[str, Any]:
+        """What decides a problem, as plain data: not how many there are."""
+        names = ("temperature", "top_k", "top_p")
+        sampling = {name: getattr(self.sampling, name) for name in names}
+        return {"depth": self.depth, **sampling, "stride": self.stride, "seed": self.seed}
+
 
 def check_nodes(what: str, slots: int, depth: int, most: int) -> None:
     """Raise SizeError for more than ``most`` nodes.
@@ -86,7 +91,9 @@ def check_nodes(what: str, slots: int, depth: int, most: int) -> None:
     nodes = tree.node_count(slots, depth)
     if nodes > most:
         size = f"{slots} slots and depth {depth}, {nodes} nodes"
-        raise _check.too_large(what, size=size, limit=f"{most} nodes", instead="use a smaller top-k or depth, or --nodes")
+        raise _check.too_large(
+            what, size=size, limit=f"{most} nodes", instead="use a smaller top-k or depth, or --nodes"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ prompts or contexts may be added to a folder: neither changes a problem that is 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from lpverify.decode import engine
 from lpverify.decode.contexts import Context, contexts, text_length
 from lpverify.decode.engine import Request, check_context
 from lpverify.decode.extract import Extract, Settings, extract
-from lpverify.decode.models import Pair, Tokenizer
+from lpverify.decode.models import Tokenizer
 from lpverify.decode.prompts import Prompt
+from lpverify.decode.session import OpenPair
 from lpverify.dist.files import FOLDER_SETTINGS, problem_folder, save_problem
 from lpverify.dist.problem_format import ProblemFile
 
@@ -37,12 +39,10 @@ class Outcome:
 
 
 def extract_folder(
-    pair: Pair,
-    tokenizer: Tokenizer,
+    opened: OpenPair,
     prompts: Sequence[Prompt],
     settings: Settings,
     folder: Path,
-    description: dict[str, Any],
     *,
     chat: bool = False,
     versions: dict[str, Any] | None = None,
@@ -50,10 +50,11 @@ def extract_folder(
 ) -> Outcome:
     """Write ``KEY-POSITION.json`` for every context of every prompt that ``folder`` lacks.
 
-    ``description``: all that the problems depend on, as plain data. All prompts are checked before anything is written.
-    ``report`` is told the contexts done. Raises InputError as `engine.check_context` and for a folder with other
-    content; SizeError as `extract`.
+    All prompts are checked before anything is written; ``report`` is told how many contexts a step dealt with. Raises
+    InputError as `engine.check_context` and for a folder with other content; SizeError as `extract`.
     """
+    pair, tokenizer = opened.models, opened.tokenizer
+    description = describe(opened, settings, chat)
     requests = [Request(tuple(tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
     length = text_length(settings.contexts, settings.stride)
     for request in requests:
@@ -67,7 +68,7 @@ def extract_folder(
             report(settings.contexts)
             continue
         places = contexts(
-            pair, request, settings.contexts, settings.stride, settings.sampling, settings.seed, settings.eos
+            pair, request, settings.contexts, settings.stride, settings.sampling, settings.seed, tokenizer.eos
         )
         for context in places:
             path = _path(folder, request, context.position)
@@ -82,14 +83,32 @@ def extract_folder(
     return Outcome(written, found)
 
 
+def describe(opened: OpenPair, settings: Settings, chat: bool) -> dict[str, Any]:
+    """All that a problem depends on besides its prompt and position."""
+    target, draft = opened.names
+    models = {"target": target, "draft": draft, "chat": chat}
+    return models | settings.describe() | {"dtype": opened.dtype, "device": str(opened.models.target.device)}
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError now if `guard` could not make or use ``folder`` later."""
+    if folder.is_dir():
+        ready = os.access(folder, os.W_OK)
+    else:
+        ready = not folder.exists() and folder.parent.is_dir() and os.access(folder.parent, os.W_OK)
+    if not ready:
+        raise _check.fail("--output", got=str(folder), expected="a folder that can be written, or made where one is")
+
+
 def guard(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> None:
     """Make ``folder`` and its settings file, or see that it is of the same settings. Raises InputError if not."""
     path = folder / FOLDER_SETTINGS
     try:
         folder.mkdir(exist_ok=True)
         content = path.read_bytes() if path.exists() else None
-    except OSError as error:
-        raise _check.fail(str(folder), got=error.strerror, expected="a folder that can be written") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _check.fail(str(folder), got=reason, expected="a folder that can be written") from error
     if content is None:
         strange = problem_folder(folder)
         if strange:
@@ -118,7 +137,9 @@ def _path(folder: Path, request: Request, position: int) -> Path:
 def _problem(
     made: Extract, context: Context, request: Request, tokenizer: Tokenizer, description: dict[str, Any]
 ) -> ProblemFile:
-    said = ", ".join(f"{name} {value}" for name, value in description.items() if value not in (None, False))
+    said = ", ".join(
+        f"{name} {value}" for name, value in description.items() if value is not None and value is not False
+    )
     tail = tokenizer.decode(context.tokens)[-TAIL:]
     labels = ", ".join(repr(tokenizer.decode([token])) for token in made.tokens)
     text = (

@@ -1,0 +1,77 @@
+"""``lpverify extract``: the whole prefix tree below contexts of a real pair, as problem files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lpverify.cli._parse import integer, number
+
+
+def run(
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of problem files.")],
+    target: Annotated[
+        str, typer.Option(metavar="M", help="tiny, smollm2, a folder, a hub id, or a problem (a table as model).")
+    ] = "tiny",
+    draft: Annotated[str, typer.Option(metavar="M", help="The draft model, likewise.")] = "tiny",
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
+    ] = "def main():",
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
+    contexts: Annotated[int, typer.Option(metavar="C", parser=integer, help="Contexts of each prompt.")] = 4,
+    stride: Annotated[int, typer.Option(metavar="S", parser=integer, help="Tokens between contexts.")] = 16,
+    depth: Annotated[int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Levels of the tree.")] = 4,
+    temperature: Annotated[float, typer.Option(metavar="T", parser=number, help="0 is greedy.")] = 1.0,
+    top_k: Annotated[int, typer.Option(metavar="N", parser=integer, help="Keep the N likeliest tokens, 2 to 8.")] = 4,
+    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Keep mass P.")] = None,
+    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of the texts.")] = 0,
+    nodes: Annotated[int, typer.Option(metavar="N", parser=integer, help="Most nodes of a problem.")] = 20_000,
+    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
+    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
+) -> None:
+    """Real conditional laws as problem files: one file a context, exact for every verifier.
+
+    Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Below each of
+    them the whole tree of what top-k leaves is scored with both models. Files that are there are kept, so a rerun goes
+    on; `lpverify solve FOLDER/FILE` solves one, `lpverify sweep` all of them (a family "folder").
+    """
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    from lpverify import _check
+    from lpverify.cli._progress import time_left
+
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise _check.fail("extract", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
+    from lpverify.decode.extract import Settings
+    from lpverify.decode.extract_folder import check_folder, extract_folder
+    from lpverify.decode.prompts import load_prompts
+    from lpverify.decode.run import versions
+    from lpverify.decode.sampling import Sampling
+    from lpverify.decode.session import open_pair
+
+    if not output:
+        raise _check.fail("--output", got="nothing", expected="the name of a folder")
+    folder = Path(output)
+    check_folder(folder)
+    if limit is not None:
+        _check.integer("--limit", limit, least=1)
+    settings = Settings(depth, Sampling(temperature, top_k, top_p), contexts, stride, seed, max_nodes=nodes)
+    loaded = load_prompts(prompts, limit)
+    opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)
+    with time_left() as progress:
+        bar = progress.add_task("contexts", total=len(loaded) * contexts)
+        outcome = extract_folder(
+            opened,
+            loaded,
+            settings,
+            folder,
+            chat=chat,
+            versions=versions(),
+            report=lambda done: progress.advance(bar, done),
+        )
+    print(f"{folder}: {outcome.written} problems written, {outcome.found} found")
