@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lpverify import _check
 from lpverify._write import write_whole
 
 STDOUT = "-"
+PICTURES = ("png", "svg", "pdf")
 
 
 def check_writable(option: str, path: str | None) -> None:
@@ -39,6 +41,21 @@ def _try(target: Path, option: str, path: str) -> None:
         handle, name = tempfile.mkstemp(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent)
         os.close(handle)
         os.unlink(name)
+
+
+def check_plot(plot: str | None, json: str | None) -> str | None:
+    """The format that the file name of a picture asks for; refuses now what could not be drawn later."""
+    if plot is None:
+        return None
+    kind = plot.rpartition(".")[2].lower()
+    if plot == STDOUT or kind not in PICTURES:
+        raise _check.fail("--plot", got=plot, expected="a file name that ends in .png, .svg or .pdf")
+    check_writable("--plot", plot)
+    if json is not None and json != STDOUT and os.path.realpath(json) == os.path.realpath(plot):
+        raise _check.fail("--plot", got=plot, expected="another file than --json")
+    if find_spec("matplotlib") is None:
+        raise _check.fail("--plot", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
+    return kind
 
 
 def write_json(path: str, data: dict[str, Any]) -> None:

@@ -44,14 +44,14 @@ def run(
     with a lower and an upper bound that are checked without the solver.
     """
     from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_writable, write_json
+    from lpverify.cli._output import STDOUT, check_plot, check_writable, write_json
     from lpverify.cli._progress import SolveProgress
     from lpverify.dist.files import load_problem
     from lpverify.exact import compare
     from lpverify.problem import MAX_PATHS, VerifyProblem
 
     check_writable("--json", json)
-    kind = _plot_kind(plot, json)
+    kind = check_plot(plot, json)
     names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
     _check.integer("--paths", paths, least=1, most=MAX_PATHS)
     if not tolerance > 0:
@@ -148,28 +148,6 @@ def _fraction(value: Fraction | None) -> str | None:
     from lpverify.report.tables import quotient
 
     return None if value is None else quotient(value)
-
-
-def _plot_kind(plot: str | None, json: str | None) -> str | None:
-    """The format that the file name asks for; refuses what could not be drawn, before anything is computed."""
-    if plot is None:
-        return None
-    from importlib.util import find_spec
-    from os.path import realpath
-
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_writable
-
-    kinds = ("png", "svg", "pdf")
-    kind = plot.rpartition(".")[2].lower()
-    if plot == STDOUT or kind not in kinds:
-        raise _check.fail("--plot", got=plot, expected="a file name that ends in .png, .svg or .pdf")
-    check_writable("--plot", plot)
-    if json is not None and json != STDOUT and realpath(json) == realpath(plot):
-        raise _check.fail("--plot", got=plot, expected="another file than --json")
-    if find_spec("matplotlib") is None:
-        raise _check.fail("--plot", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
-    return kind
 
 
 def _draw(comparison: Comparison, path: str, kind: str) -> None:

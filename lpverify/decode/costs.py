@@ -22,8 +22,9 @@ import torch
 
 from lpverify import _check
 from lpverify._array import Array
+from lpverify.decode.contexts import target_text
 from lpverify.decode.drafter import Draft, draft_paths
-from lpverify.decode.engine import drafted_tree, path_to, settle_draft
+from lpverify.decode.engine import Request, drafted_tree, path_to, settle_draft
 from lpverify.decode.keys import Keys, Role
 from lpverify.decode.metrics import Stopwatch
 from lpverify.decode.models import Model, Pair, State, padded
@@ -43,7 +44,7 @@ LEAST_DEPTH = 4
 
 def measure(
     pair: Pair,
-    contexts: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
     algorithms: Sequence[str],
     paths: Iterable[int],
     depths: Iterable[int],
@@ -52,7 +53,7 @@ def measure(
     seed: int = 0,
     advance: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """The document ``lpverify/costs@1`` for these algorithms, K and L after ``contexts`` (token ids) of typical length.
+    """The document ``lpverify/costs@1`` for these algorithms, K and L, measured ``after`` contexts of typical length.
 
     The first context is measured once more before all others, as a warm-up that does not count; ``advance`` is called
     after each. Raises InputError for an unknown algorithm, impossible numbers, and a context that does not fit into a
@@ -62,11 +63,11 @@ def measure(
     depths = sorted({_check.integer("depth (L)", depth, least=1) for depth in depths})
     checked = {name: verifier(name) for name in algorithms}
     deepest = max(*depths, LEAST_DEPTH)
-    _check.integer("contexts", len(contexts), least=1)
-    for context in contexts:
+    _check.integer("contexts", len(after), least=1)
+    for context in after:
         check_room(pair, len(context), deepest)
     times: dict[tuple[Any, ...], list[float]] = {}
-    for repeat, context in enumerate((contexts[0], *contexts)):
+    for repeat, context in enumerate((after[0], *after)):
         bench = _Bench(pair, context, sampling, Keys(seed, "costs"), repeat)
         bench.target(_sizes(paths[-1] * depths[-1] + 1), paths[-1])
         for count in paths:
@@ -87,6 +88,33 @@ def measure(
             advance()
     found = {key: median(values) for key, values in times.items()}
     return {"schema": SCHEMA, **_tables(found, paths, deepest), "versions": versions()}
+
+
+def contexts(
+    pair: Pair,
+    prompts: Sequence[tuple[tuple[int, ...], str]],
+    count: int,
+    length: int,
+    depth: int,
+    sampling: Sampling,
+    *,
+    seed: int = 0,
+    advance: Callable[[], None] | None = None,
+) -> list[tuple[int, ...]]:
+    """``count`` contexts of ``length`` tokens: prompts (tokens, key) in turn, continued by the target, or cut.
+
+    A prompt that is used again is continued differently. Raises InputError where a context and ``depth`` drafted tokens
+    do not fit into a model.
+    """
+    check_room(pair, length, depth)
+    found = []
+    for i in range(_check.integer("contexts", count, least=1)):
+        tokens, key = prompts[i % len(prompts)]
+        request = Request(tokens[:length], f"{key} {i}")
+        found.append(request.tokens + target_text(pair, request, length - len(request.tokens), sampling, seed))
+        if advance is not None:
+            advance()
+    return found
 
 
 def check_room(pair: Pair, context: int, depth: int) -> None:

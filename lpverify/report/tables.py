@@ -148,7 +148,7 @@ def solutions(named: Mapping[str, LpSolution]) -> pd.DataFrame:
 
 def table(
     headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str | Text]],
     *,
     right: Sequence[int] = (),
     title: str = "",
@@ -174,7 +174,7 @@ def table(
             overflow="fold",
         )
     for row in rows:
-        result.add_row(*(Text(entry) for entry in row))
+        result.add_row(*(entry if isinstance(entry, Text) else Text(entry) for entry in row))
     return result
 
 
