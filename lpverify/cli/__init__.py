@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpverify._check import InputError, one_line
-from lpverify.cli import audit, decode, examples, explain, extract, figures, random, solve, sweep
+from lpverify.cli import advise, audit, bound, decode, examples, explain, extract, figures, random, solve, sweep
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -118,6 +118,8 @@ app.command("sweep")(sweep.run)
 app.command("figures")(figures.run)
 app.command("decode")(decode.run)
 app.command("extract")(extract.run)
+app.command("advise")(advise.run)
+app.command("bound")(bound.run)
 
 
 def main() -> None:

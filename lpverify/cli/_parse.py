@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from lpverify import _check
+
 
 def integer(text: str) -> int:
     """An integer, else typer's usage error."""
@@ -22,3 +24,15 @@ def number(text: str) -> float:
     if not abs(value) < float("inf"):
         raise typer.BadParameter(f"got {text!r}, expected a number")
     return value
+
+
+def integers(option: str, text: str) -> tuple[int, ...]:
+    """Integers >= 1 separated by commas, each once. Raises InputError.
+
+    >>> integers("--paths", "1, 2,4,2")
+    (1, 2, 4)
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise _check.fail(option, got=repr(text), expected="integers >= 1 separated by commas")
+    return tuple(dict.fromkeys(map(int, parts)))

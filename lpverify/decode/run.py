@@ -35,11 +35,11 @@ class Progress:
     result: Generation | None = None
 
 
-def parse_names(option: str, text: str) -> list[str]:
+def parse_names(option: str, text: str, among: tuple[str, ...] = ALGORITHMS) -> list[str]:
     """Algorithm names from a comma-separated option, each once. Raises InputError for an unknown one."""
-    names = [_check.choice(option, name.strip(), ALGORITHMS) for name in text.split(",") if name.strip()]
+    names = [_check.choice(option, name.strip(), among) for name in text.split(",") if name.strip()]
     if not names:
-        raise _check.fail(option, got=repr(text), expected="one of " + ", ".join(ALGORITHMS))
+        raise _check.fail(option, got=repr(text), expected="one of " + ", ".join(among))
     return list(dict.fromkeys(names))
 
 

@@ -1,0 +1,138 @@
+"""``lpverify bound``: how close verifiers come to what is possible, on real models at full vocabulary."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from lpverify.cli._parse import integer, integers, number
+
+SCHEMA = "lpverify/bound@1"
+
+
+def run(
+    target: Annotated[
+        str, typer.Option(metavar="M", help="tiny, smollm2, a folder, a hub id, or a problem (a table as model).")
+    ] = "tiny",
+    draft: Annotated[str, typer.Option(metavar="M", help="The draft model, likewise.")] = "tiny",
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
+    ] = "def main():",
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
+    contexts: Annotated[int, typer.Option(metavar="C", parser=integer, help="Most contexts of each prompt.")] = 4,
+    stride: Annotated[int, typer.Option(metavar="S", parser=integer, help="Tokens between contexts.")] = 16,
+    paths: Annotated[str, typer.Option("--paths", "-k", metavar="K,K,...", help="Numbers of draft paths.")] = "1,2,3,4",
+    depth: Annotated[str, typer.Option("--depth", "-l", metavar="L,L,...", help="Tokens of each path.")] = "8",
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but nss, spectr and ot.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(metavar="T", parser=number, help="0 is greedy.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Keep the N likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Keep mass P.")] = None,
+    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all that is drawn.")] = 0,
+    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
+    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
+    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
+    records: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Append finished prompts (JSON lines); a rerun goes on.")
+    ] = None,
+) -> None:
+    """Block efficiency of verifiers beside an upper bound on all lossless ones, for every K and L.
+
+    Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
+    are over prompts, so more prompts with few contexts each say most.
+    """
+    from importlib.util import find_spec
+
+    from lpverify import _check
+    from lpverify.cli._output import STDOUT, check_writable, write_json
+    from lpverify.cli._progress import time_left
+
+    check_writable("--json", json)
+    check_writable("--records", records)
+    if records == STDOUT:
+        raise _check.fail("--records", got="-", expected="a file name")
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise _check.fail("bound", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
+    from lpverify.decode import bound
+    from lpverify.decode.prompts import load_prompts
+    from lpverify.decode.records import Lines
+    from lpverify.decode.run import parse_names, versions
+    from lpverify.decode.sampling import Sampling
+    from lpverify.decode.session import open_pair
+
+    names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
+    if algorithms is not None:
+        names = tuple(parse_names("--algorithms", algorithms, bound.ALGORITHMS))
+    if limit is not None:
+        _check.integer("--limit", limit, least=1)
+    shape = (integers("--paths", paths), integers("--depth", depth))
+    sampling = Sampling(temperature, top_k, top_p)
+    settings = bound.BoundSettings(*shape, contexts, stride, sampling, seed)
+    loaded = load_prompts(prompts, limit)
+    opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)
+    settings = bound.BoundSettings(*shape, contexts, stride, sampling, seed, opened.tokenizer.eos)
+    description = {
+        "target": target,
+        "draft": draft,
+        "dtype": dtype,
+        "device": str(opened.models.target.device),
+        "chat": chat,
+        "algorithms": list(names),
+        **bound.describe(settings),
+    }
+    kept = Lines(records, bound.RECORD_SCHEMA, description)
+    with time_left() as progress:
+        bar = progress.add_task("contexts", total=len(loaded) * contexts)
+        found = bound.measure_all(
+            opened.models,
+            opened.tokenizer,
+            names,
+            loaded,
+            settings,
+            kept,
+            chat=chat,
+            report=lambda done: progress.update(bar, completed=done),
+        )
+    document = {
+        "schema": SCHEMA,
+        "settings": description | {"prompts": prompts},
+        "prompts": len(found),
+        "contexts": sum(len(prompt.positions) for prompt in found),
+        "cells": bound.summarize(found),
+        "versions": versions(),
+    }
+    if json is not None:
+        write_json(json, document)
+    if json != STDOUT:
+        _print(document)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from lpverify.report.tables import show, table
+
+    def with_error(value: float, error: float | None, scale: float = 1, digits: int = 3) -> str:
+        text = f"{scale * value:.{digits}f}"
+        return text if error is None else f"{text} +- {scale * error:.{digits}f}"
+
+    rows = []
+    for cell in document["cells"]:
+        shape = (str(cell["paths"]), str(cell["depth"]))
+        rows.append((*shape, "upper bound", with_error(cell["upper_bound"], cell["upper_bound_se"]), "", ""))
+        for name, entry in cell["algorithms"].items():
+            value, share = (
+                (entry[key], entry[error]) for key, error in (("block_efficiency", "se"), ("share", "share_se"))
+            )
+            on_path = "-"
+            if entry["on_path_share"] is not None:
+                on_path = with_error(entry["on_path_share"], entry["on_path_share_se"], 100, 1)
+            rows.append(("", "", name, with_error(*value), with_error(*share, 100, 1), on_path))
+    headings = ("K", "L", "algorithm", "tokens/call", "% of bound", "on the text, %")
+    prompts = f"{document['prompts']} prompt" + ("s" if document["prompts"] > 1 else "")
+    caption = f"{document['contexts']} contexts of {prompts}; +- standard error over prompts"
+    title = "Tokens per target call, and the upper bound on every lossless verifier"
+    show(table(headings, rows, right=(0, 1, 3, 4, 5), title=title, caption=caption))
