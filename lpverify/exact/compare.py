@@ -134,9 +134,7 @@ def comparison(
     stage("single-path optimum")
     single = single_path.solve(problem.pair)
     stage("multi-path optimum")
-    multi = solve(
-        problem, method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress
-    )
+    multi = solve(problem, method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress)
     results = []
     for name in names:
         stage(name)
@@ -152,18 +150,24 @@ def comparison(
 
 
 def measure(
-    problem: VerifyProblem, name: str, optimum: LpSolution, max_drafts: int = MAX_DRAFTS
+    problem: VerifyProblem,
+    name: str,
+    optimum: LpSolution,
+    max_drafts: int = MAX_DRAFTS,
+    max_terms: int | None = None,
 ) -> AlgorithmResult:
     """One row, for an algorithm or one of `REFERENCES`; ``optimum`` is the problem's, as `solve` found it.
 
     The value is in closed form where there is one, the law error there where the drafts can be enumerated.
+    ``max_terms`` bounds the terms of the others' evaluation (default: the limit of `evaluate`'s method). Raises
+    InputError for a name that cannot be measured, SizeError where it is too large.
     """
     if name == OPTIMUM:
         return AlgorithmResult(OPTIMUM, optimum.value, None, optimum.method, optimum.exact)
     if name in (RELAXATION, RANKING):
         return _relaxation(problem) if name == RELAXATION else _ranking(problem)
     if name not in budgets.ALGORITHMS and name != POLICY:
-        found = enumeration.evaluate(problem, name)
+        found = enumeration.evaluate(problem, name, max_terms=max_terms)
         value: float | Fraction = found.block_efficiency
         return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
     if name == POLICY:

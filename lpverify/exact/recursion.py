@@ -96,19 +96,22 @@ def traversal_masses(pair: DistPair, paths: int, max_terms: int = MAX_VISITS) ->
     other paths draw it too (binomial), and the k - m paths that do not are i.i.d. from q' without x.
     """
     size, depth = pair.vocab_size, pair.depth
-    terms = traversal_visits(size, depth, paths)
+    draftable = max(int((level > 0).sum(axis=1).max()) for level in pair.draft)
+    terms = traversal_visits(draftable, depth, paths)
     if terms > max_terms:
         raise _check.too_large(
             f"recursion of traversal with {paths} paths",
             size=f"{terms} visits",
             limit=str(max_terms),
-            instead="use fewer paths, a smaller depth or a smaller vocabulary",
+            instead="use fewer paths, a smaller depth or fewer draftable tokens",
         )
     emitted = no_masses(pair)
     certain = one(pair.target[0])
 
     def offer(level: int, node: int, weight: Any, k: int, alive: Any) -> Any:
         """Offer the subtree of a node that k paths pass through; the mass that fails, out of ``alive``."""
+        if not weight > 0:  # nothing below is accepted: all weights there stay 0, rejections or not
+            return alive
         if level == depth:
             return accept(level, node, weight, pair.bonus_rows[node], alive)
         return children(level, node, pair.target[level][node], pair.draft[level][node], weight, k, alive)

@@ -9,13 +9,21 @@ A configuration is a TOML file. A list where one value is expected crosses its v
     seeds = 5                   # seeds 0..4; or a list of seeds
     algorithms = ["bv", "gbv"]  # default: all, with the optimum, the best single ranking and the node relaxation
     tolerance = 1e-9            # certified gap of the optimum to stop at
+    time_limit = 60             # seconds of one solve; default: none
+    max_terms = 1_000_000       # most terms of an algorithm's exact evaluation; default: the limit of the method
 
     [[family]]
     name = "dirichlet"          # a name of `lpverify.dist.make.FAMILIES` and its parameters
     alpha = [0.5, 1.0]
 
+    [[family]]
+    name = "folder"             # every problem file of a folder, for example one of `lpverify extract`;
+    path = "trees"              # no vocab, depth or seeds. Relative to the configuration file.
+
 A task is one problem with K; it solves for the optimum once and gives one row an algorithm. A row is a JSON object that
-says everything it depends on, and its ``key`` is a hash of that: rows of different sweeps can share a file.
+says everything it depends on, and its ``key`` is a hash of that: rows of different sweeps can share a file. A problem
+of a folder is known by its file's name and content, wherever the folder is. ``certified`` says whether the optimum's
+certificate held when it was checked without the solver.
 """
 
 from __future__ import annotations
@@ -32,8 +40,10 @@ from typing import Any
 
 from lpverify import _check
 from lpverify._provenance import provenance
-from lpverify.dist import make
+from lpverify.dist import files, make
+from lpverify.dist.pair import DistPair
 from lpverify.exact import compare
+from lpverify.lp import certify
 from lpverify.lp.solve import solve
 from lpverify.problem import MAX_PATHS, VerifyProblem
 from lpverify.result import LpSolution
@@ -42,24 +52,30 @@ SCHEMA = "lpverify/sweep@1"
 NAMES = (*compare.REFERENCES, *compare.ALGORITHMS)
 """What a row can be about."""
 
-COMMON = ("vocab", "depth", "paths", "seeds", "algorithms", "tolerance", "time_limit", "max_drafts")
+FOLDER = "folder"
+"""The family that is a folder of problem files."""
+
+SIZES = ("vocab", "depth", "paths", "seeds")
+COMMON = (*SIZES, "algorithms", "tolerance", "time_limit", "max_drafts", "max_terms")
 PACKAGES = ("numpy", "scipy", "highspy")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One problem with K paths; ``names`` are the rows wanted, in `NAMES`."""
+    """One problem with K paths; ``names`` are the rows wanted, in `NAMES`. ``source``: its file, in a `FOLDER`."""
 
     family: str
-    parameters: Mapping[str, float | int]
+    parameters: Mapping[str, float | int | str]
     vocab: int
     depth: int
     paths: int
-    seed: int
+    seed: int | None
     names: tuple[str, ...] = NAMES
     tolerance: float = 1e-9
     time_limit: float | None = None
     max_drafts: int = compare.MAX_DRAFTS
+    max_terms: int | None = None
+    source: str | None = field(default=None, compare=False)
     keys: Mapping[str, str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +98,17 @@ class Task:
             "tolerance": self.tolerance,
             "time_limit": self.time_limit,
             "max_drafts": self.max_drafts,
+            **({} if self.max_terms is None else {"max_terms": self.max_terms}),
         }
+
+    def pair(self) -> DistPair:
+        """The problem's laws. Raises InputError as what makes or reads them."""
+        if self.source is None:
+            assert self.seed is not None
+            return make.family(self.family, self.vocab, self.depth, self.seed, **self.parameters)
+        if _digest(self.source) != self.parameters["sha256"]:
+            raise _check.fail(self.source, got="another content", expected="that from when the sweep began")
+        return files.load_problem(self.source).pair
 
     def without(self, done: Iterable[str]) -> Task:
         """The same task without the rows whose keys are ``done``."""
@@ -94,35 +120,45 @@ def run_task(task: Task) -> list[dict[str, Any]]:
     """The task's rows. What fails is a row with ``error`` set; nothing is raised but KeyboardInterrupt and the like."""
     began = time.perf_counter()
     try:
-        pair = make.family(task.family, task.vocab, task.depth, task.seed, **task.parameters)
-        problem = VerifyProblem(pair, task.paths)
+        problem = VerifyProblem(task.pair(), task.paths)
         optimum = solve(problem, tolerance=task.tolerance, time_limit=task.time_limit)
+        certified = _certified(problem.pair, optimum)
     except Exception as error:  # a sweep goes on, whatever one of its tasks does
-        return [_row(task, name, _message(error), None, None, began) for name in task.names]
+        return [_row(task, name, _message(error), began) for name in task.names]
     rows = []
     for name in task.names:
         try:
-            result = compare.measure(problem, name, optimum, task.max_drafts)
+            result = compare.measure(problem, name, optimum, task.max_drafts, task.max_terms)
         except Exception as error:
-            rows.append(_row(task, name, _message(error), None, optimum, began))
+            rows.append(_row(task, name, _message(error), began, optimum, certified))
         else:
-            rows.append(_row(task, name, None, result, optimum, began))
+            rows.append(_row(task, name, None, began, optimum, certified, result))
         began = time.perf_counter()
     return rows
 
 
 def failed(task: Task, error: BaseException) -> list[dict[str, Any]]:
     """The rows of a task that never came back, for example because its worker died."""
-    return [_row(task, name, _message(error), None, None, time.perf_counter()) for name in task.names]
+    return [_row(task, name, _message(error), time.perf_counter()) for name in task.names]
+
+
+def _certified(pair: DistPair, optimum: LpSolution) -> bool | None:
+    """Does the certificate prove the optimum's bounds? None where there is none (closed forms)."""
+    if optimum.certificate is None:
+        return None
+    found = certify.check(pair, optimum.certificate)
+    lower, upper = found.lower_bound - optimum.lower_bound, found.upper_bound - optimum.upper_bound
+    return found.valid and lower >= -certify.RELATIVE and upper <= certify.RELATIVE
 
 
 def _row(
     task: Task,
     name: str,
     error: str | None,
-    result: compare.AlgorithmResult | None,
-    optimum: LpSolution | None,
     began: float,
+    optimum: LpSolution | None = None,
+    certified: bool | None = None,
+    result: compare.AlgorithmResult | None = None,
 ) -> dict[str, Any]:
     value = None if result is None else result.block_efficiency
     gap = None if value is None or optimum is None else optimum.value - value
@@ -139,6 +175,7 @@ def _row(
         "lower_bound": None if optimum is None else optimum.lower_bound,
         "upper_bound": None if optimum is None else optimum.upper_bound,
         "status": None if optimum is None else optimum.status,
+        "certified": certified,
         "error": error,
         "seconds": time.perf_counter() - began,
         "provenance": provenance(*PACKAGES),
@@ -161,11 +198,11 @@ def load_tasks(path: str) -> list[Task]:
         raise _check.fail(path, got=error.strerror or error, expected="a TOML file that can be read") from error
     except (tomllib.TOMLDecodeError, ValueError) as error:  # ValueError: not UTF-8, a NUL in the name
         raise _check.fail(path, got=f"no TOML ({error})", expected="a sweep configuration in TOML") from error
-    return tasks(config, path)
+    return tasks(config, path, Path(path).parent)
 
 
-def tasks(config: Mapping[str, Any], place: str = "config") -> list[Task]:
-    """The tasks of a parsed configuration; ``place`` names it in messages.
+def tasks(config: Mapping[str, Any], place: str = "config", base: Path | None = None) -> list[Task]:
+    """The tasks of a parsed configuration; ``place`` names it in messages, folders are relative to ``base``.
 
     >>> config = {"vocab": 2, "depth": 2, "paths": [1, 2], "seeds": 3, "family": [{"name": "markov"}]}
     >>> len(tasks(config))
@@ -180,7 +217,12 @@ def tasks(config: Mapping[str, Any], place: str = "config") -> list[Task]:
         _values(f"{place} {key}", key, value)
     found: dict[tuple[str, ...], Task] = {}
     for number, entry in enumerate(families, start=1):
-        for task in _family(f"{place} family {number}", place, top, entry):
+        where = f"{place} family {number}"
+        if entry.get("name") == FOLDER:
+            listed = _folder(where, place, top, entry, base or Path())
+        else:
+            listed = _family(where, place, top, entry)
+        for task in listed:
             found.setdefault(tuple(task.keys.values()), task)
     return list(found.values())
 
@@ -188,19 +230,12 @@ def tasks(config: Mapping[str, Any], place: str = "config") -> list[Task]:
 def _family(where: str, top_place: str, top: Mapping[str, Any], entry: Mapping[str, Any]) -> Iterable[Task]:
     name = entry.get("name")
     if not isinstance(name, str):
-        expected = "one of " + ", ".join(make.FAMILIES)
+        expected = "one of " + ", ".join((*make.FAMILIES, FOLDER))
         raise _check.fail(f"{where} name", got="nothing" if name is None else repr(name), expected=expected)
-    _check.choice(f"{where} name", name, make.FAMILIES)
+    _check.choice(f"{where} name", name, (*make.FAMILIES, FOLDER))
     takes = make.PARAMETERS.get(name, ())
     _known(where, entry, ("name", *takes, *COMMON))
-    settings = dict(top)
-    settings.update({key: entry[key] for key in COMMON if key in entry})
-    for key in COMMON[:4]:
-        if key not in settings:
-            raise _check.fail(f"{where} {key}", got="nothing", expected=f"{key} in the family or at the top")
-    wanted = {key: _values(f"{where if key in entry else top_place} {key}", key, settings[key]) for key in settings}
-    wanted.setdefault("algorithms", list(NAMES))
-    singles = {key: wanted[key][0] for key in COMMON[5:] if key in wanted}
+    wanted, names, singles = _wanted(where, top_place, top, entry, SIZES)
     axes = [_numbers(f"{where} {key}", entry[key]) for key in takes if key in entry]
     given = [key for key in takes if key in entry]
     for values in itertools.product(*axes):
@@ -209,8 +244,44 @@ def _family(where: str, top_place: str, top: Mapping[str, Any], entry: Mapping[s
             make.family(name, 2, 1, 0, **parameters)
         except _check.InputError as error:
             raise type(error)(f"{where}: {error}") from error
-        for vocab, depth, paths, seed in itertools.product(*(wanted[key] for key in COMMON[:4])):
-            yield Task(name, parameters, vocab, depth, paths, seed, tuple(wanted["algorithms"]), **singles)
+        for vocab, depth, paths, seed in itertools.product(*(wanted[key] for key in SIZES)):
+            yield Task(name, parameters, vocab, depth, paths, seed, names, **singles)
+
+
+def _folder(where: str, top_place: str, top: Mapping[str, Any], entry: Mapping[str, Any], base: Path) -> Iterable[Task]:
+    """A task for every problem file and K; each file is read once here, so that a bad one is refused at once."""
+    _known(where, entry, ("name", "path", "paths", *COMMON[len(SIZES) :]))
+    folder = entry.get("path")
+    if not isinstance(folder, str):
+        raise _check.fail(f"{where} path", got=_kind(folder), expected="the name of a folder of problem files")
+    shared = {key: value for key, value in top.items() if key not in SIZES or key == "paths"}
+    wanted, names, singles = _wanted(where, top_place, shared, entry, ("paths",))
+    found = files.problem_folder(base / folder)
+    if not found:
+        raise _check.fail(f"{where} path {base / folder}", got="no problem file", expected="at least one .json file")
+    for source in map(str, found):
+        parameters = {"file": Path(source).name, "sha256": _digest(source)}
+        pair = files.load_problem(source).pair
+        for paths in wanted["paths"]:
+            sizes = (pair.vocab_size, pair.depth, paths, None)
+            yield Task(FOLDER, parameters, *sizes, names, **singles, source=source)
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest()
+
+
+def _wanted(
+    where: str, top_place: str, top: Mapping[str, Any], entry: Mapping[str, Any], needed: Iterable[str]
+) -> tuple[dict[str, list[Any]], tuple[str, ...], dict[str, Any]]:
+    """The values of every key of `COMMON` that is given, the rows wanted, and the settings that have one value."""
+    settings = {**top, **{key: entry[key] for key in COMMON if key in entry}}
+    for key in needed:
+        if key not in settings:
+            raise _check.fail(f"{where} {key}", got="nothing", expected=f"{key} in the family or at the top")
+    wanted = {key: _values(f"{where if key in entry else top_place} {key}", key, settings[key]) for key in settings}
+    names = tuple(wanted.get("algorithms", NAMES))
+    return wanted, names, {key: wanted[key][0] for key in COMMON[len(SIZES) + 1 :] if key in wanted}
 
 
 def _values(where: str, key: str, value: Any) -> list[Any]:
@@ -225,7 +296,7 @@ def _values(where: str, key: str, value: Any) -> list[Any]:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise _check.fail(where, got=repr(value), expected="a positive number")
         return [float(value)]
-    if key == "max_drafts":
+    if key in ("max_drafts", "max_terms"):
         return [_check.integer(where, value, least=1)]
     if key == "seeds":
         if isinstance(value, list):
