@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import lpverify as lv
 from lpverify import InputError
+from lpverify.cli import app
 from lpverify.dist.pair import DistPair
 from lpverify.exact import throughput
 from lpverify.exact.throughput import Cell, fastest, predict, with_full_acceptance, within
@@ -242,3 +243,195 @@ def test_efficiency_documents_are_refused_in_one_line(
 def test_stages_are_those_of_decoding() -> None:
     metrics = pytest.importorskip("lpverify.decode.metrics")
     assert throughput.STAGES == metrics.STAGES
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        app(list(arguments))
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    return written(tmp_path / "bound.json", BOUND), written(tmp_path / "costs.json", COSTS)
+
+
+def test_advice_from_files(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    """The document says what the model says; its best is the brute-force maximum, its vicinity within its share."""
+    bound, costs = files
+    code, out, err = call(capsys, "advise", bound, "--costs", costs, "--json", "-")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == "lpverify/advise@1"
+    assert document["autoregressive_tokens_per_second"] == 0.1
+    assert len(document["cells"]) == 2 + 6
+    rates = [cell["tokens_per_second"] for cell in document["cells"]]
+    assert document["best"] == document["cells"][rates.index(max(rates))]
+    for near in document["near_best"]:
+        assert len(near["cells"]) == sum(rate >= (1 - near["within"]) * max(rates) for rate in rates)
+    one = next(c for c in document["cells"] if (c["algorithm"], c["paths"], c["depth"]) == ("pbv", 4, 8))
+    full = one["all_accepted"]  # 3.6 at L = 8 and 3.2 at L = 4
+    assert 0 < full <= 0.1 + 1e-12
+    seconds = (2 + 7 * 5) + (10 + 24 * 0.5) + 4 + (2 + 3 * full)
+    assert one["tokens_per_second"] == pytest.approx(3.6 / seconds)
+    assert one["tokens_per_second_se"] == pytest.approx(0.2 / seconds)
+
+
+def test_table_for_people(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
+    bound, costs = files
+    code, out, err = call(capsys, "advise", bound, "--costs", costs, "--interpolate")
+    assert (code, err) == (0, "")
+    assert out.startswith("Predicted tokens per second")
+    assert "~" in out
+    assert out.count(" *") == 1
+    assert "times the target alone" in out
+    assert "within 5 %: " in out
+    code, out, _ = call(capsys, "advise", bound, "--costs", costs, "--algorithms", "bv")
+    assert "pbv" not in out
+    assert "~" not in out
+
+
+def test_algorithms_without_costs_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bound = written(tmp_path / "bound.json", BOUND)
+    costs = written(tmp_path / "costs.json", COSTS | {"verify": {"bv": 0.5}})
+    code, out, _ = call(capsys, "advise", bound, "--costs", costs)
+    assert code == 0
+    assert out.endswith("left out, as the costs do not have them: pbv\n")
+    code, _, err = call(capsys, "advise", bound, "--costs", costs, "--algorithms", "bv,pbv")
+    assert (code, err) == (
+        2, "lpverify: error: costs verify: got no pbv, expected its seconds (there are bv)\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--costs", "none.json"], "none.json: got No such file"),
+        (["--target", "tiny"], "--target: got tiny, expected nothing, as --costs is given"),
+        (["--algorithms", "bv,gbv"], "--algorithms: got 'gbv', expected one of bv, pbv"),
+        (["--plot", "x.gif"], "--plot: got x.gif, expected a file name that ends in .png"),
+        (["--json", "/none/x.json"], "--json: got /none/x.json"),
+        (["none.json"], "none.json: got No such file"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: pytest.CaptureFixture[str], files: tuple[str, str], arguments: list[str], message: str
+) -> None:
+    code, out, err = call(capsys, "advise", files[0], "--costs", files[1], *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_nothing_is_half_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bound, costs = written(tmp_path / "b.json", BOUND), written(tmp_path / "c.json", COSTS | {"target_pass": {"1": 1}})
+    kept = set(tmp_path.iterdir())
+    code, _, err = call(capsys, "advise", bound, "--costs", costs, "--json", str(tmp_path / "a.json"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert set(tmp_path.iterdir()) == kept
+
+
+def test_pictures(capsys: pytest.CaptureFixture[str], files: tuple[str, str], tmp_path: Path) -> None:
+    """Every cell is written into the map, the best of all framed once; predictions lie where their values say."""
+    pytest.importorskip("matplotlib")
+    from lpverify.report import plots, plots_advice
+
+    picture = tmp_path / "p.svg"
+    code, _, err = call(capsys, "advise", files[0], "--costs", files[1], "--plot", str(picture))
+    assert (code, err) == (0, "")
+    assert "looks at one path" in picture.read_text()
+    cells = [
+        {"algorithm": a, "paths": k, "depth": depth, "tokens_per_second": 10.0 * k + depth}
+        for a in ("gbv", "pbv") for k in (1, 2) for depth in (4, 8)
+    ]  # fmt: skip
+    fig = plots_advice.surface(cells)
+    for ax in fig.axes:
+        assert sorted(text.get_text() for text in ax.texts) == ["14", "18", "24", "28"]
+    assert [[patch.get_linewidth() for patch in ax.patches] for ax in fig.axes] == [[3.0], [1.2]]
+    rows = [
+        {"algorithm": "bv", "paths": 1, "depth": 4, "predicted": 10.0, "predicted_se": 1.0, "measured": 9.0,
+         "measured_se": None},
+        {"algorithm": "bv", "paths": 1, "depth": 8, "predicted": 12.0, "predicted_se": 1.0, "measured": 13.0,
+         "measured_se": 0.5},
+    ]  # fmt: skip
+    _, ax = plots.figure(5)
+    assert plots_advice.plot_predicted({"rows": rows}, ax) is ax
+    assert list(ax.containers[0].lines[0].get_xydata().ravel()) == [10.0, 9.0, 12.0, 13.0]
+    assert "K = 1, L = 8" in [text.get_text() for text in ax.texts]
+
+
+def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The pair of the document is measured, all its cells covered; what is kept gives the same advice again."""
+    pytest.importorskip("torch")
+    document = copy.deepcopy(BOUND)
+    document["settings"] |= {"target": "markov-3", "draft": "markov-3"}
+    bound, costs = written(tmp_path / "bound.json", document), str(tmp_path / "costs.json")
+    arguments = ["--prompts", "A B", "--context", "12", "--repeats", "2", "--json", "-"]
+    code, out, err = call(capsys, "advise", bound, *arguments, "--save-costs", costs)
+    assert (code, err) == (0, "")
+    advice = json.loads(out)
+    assert all(seconds > 0 for cell in advice["cells"] for seconds in cell["stage_seconds"].values())
+    kept = json.loads(Path(costs).read_text())
+    assert kept == advice["settings"]["costs"]
+    assert kept["settings"]["target"] == "markov-3"
+    assert set(kept["verify"]) == {"bv", "pbv"}
+    assert set(kept["verify"]["bv"]) == {"1"}
+    assert {(k, depth) for k, row in kept["verify"]["pbv"].items() for depth in row} == {
+        (k, depth) for k in "124" for depth in "48"
+    }
+    code, out, _ = call(capsys, "advise", bound, "--costs", costs, "--json", "-")
+    assert json.loads(out)["cells"] == advice["cells"]
+    code, _, err = call(capsys, "advise", bound, "--prompts", "A", "--repeats", "0")
+    assert (code, err) == (2, "lpverify: error: --repeats: got 0, expected an integer >= 1\n")
+
+
+def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only models move, 1 a draft step, 10 + n a pass of n tokens, the tables are those numbers."""
+    pytest.importorskip("torch")
+    from lpverify.decode import costs, metrics, table
+    from lpverify.decode.models import Pair
+    from lpverify.decode.sampling import Sampling
+
+    now = [0.0]
+    monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
+
+    def ticking(name: str, method: str, cost: Any) -> None:
+        plain = getattr(table.TableState, method)
+
+        def counted(self: Any, tokens: Any, *rest: Any) -> Any:
+            now[0] += cost(len(tokens))
+            return plain(self, tokens, *rest)
+
+        monkeypatch.setattr(table.TableState, method, counted)
+
+    ticking("draft", "append", lambda batch: float(batch))
+    ticking("target", "tree", lambda size: 10.0 + size)
+    target, _ = table.load("markov-3", "target", costs.torch.device("cpu"))
+    draft, _ = table.load("markov-3", "draft", costs.torch.device("cpu"))
+    found = costs.measure(Pair(target, draft), [(0, 1, 2), (0, 2)], ["bv", "pbv"], [1, 3], [2, 6], Sampling())
+    assert found["draft_step"] == {"1": 1.0, "3": 3.0}
+    assert found["target_pass"] == {n: 10.0 + int(n) for n in found["target_pass"]}
+    assert {"2", "19"} <= set(found["target_pass"])
+    assert found["round"] == {"1": 0.0, "3": 0.0}
+    assert (found["catch_up"], found["target_step"]) == (1.0, 1.0)
+    assert found["verify"]["bv"] == {"1": {"2": 0.0, "6": 0.0}}
+    with pytest.raises(InputError, match="contexts: got 0, expected an integer >= 1"):
+        costs.measure(Pair(target, draft), [], ["bv"], [1], [2], Sampling())
+
+
+def test_a_context_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from lpverify.decode import costs, table
+    from lpverify.decode.models import Pair
+    from lpverify.decode.sampling import Sampling
+
+    model, _ = table.load("markov-3", "target", costs.torch.device("cpu"))
+    monkeypatch.setattr(table.TableModel, "limit", 20, raising=False)
+    object.__setattr__(model, "limit", 20)
+    with pytest.raises(InputError, match="a context of 16 tokens and 4 drafted ones, expected at most 20 in all"):
+        costs.contexts(Pair(model, model), [((0, 1), "a")], 1, 16, 4, Sampling())
+    [short, other] = costs.contexts(Pair(model, model), [((0, 1), "a")], 2, 15, 4, Sampling())
+    assert len(short) == len(other) == 15
+    assert short[:2] == other[:2] == (0, 1)
+    assert short != other

@@ -257,7 +257,8 @@ def _print(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -
         caption += "; ~ L between measured ones"
     headings = ("algorithm", "K", *(f"L = {depth}" for depth in depths))
     right = tuple(range(1, len(headings)))
-    show(table(headings, rows, right=right, title="Predicted tokens per second", caption=caption))
+    show(table(headings, rows, right=right, title="Predicted tokens per second"))
+    print(caption)
     cell = best.cell
     error = "" if best.se is None else f" +- {_rate(best.se)}"
     print(f"fastest: {_place(best)}: {_rate(best.tokens_per_second)}{error} tokens per second", end="")

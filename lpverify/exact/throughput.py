@@ -124,7 +124,7 @@ class Prediction:
 
 
 def with_full_acceptance(cells: Iterable[Cell], *, interpolate: bool = False) -> list[Cell]:
-    """``cells`` with Pr(tau = L) filled in; with ``interpolate`` also those of every L below the largest measured.
+    """``cells`` with Pr(tau = L) filled in; with ``interpolate`` also those of every L between measured ones.
 
     BE as a function of L is the monotone cubic (PCHIP) through BE(0) = 1 and the measured values of the same algorithm
     and K; Pr(tau = L) is its increment from L - 1, which is exact where L - 1 was measured (or L = 1), and otherwise
@@ -149,7 +149,7 @@ def with_full_acceptance(cells: Iterable[Cell], *, interpolate: bool = False) ->
         error = (
             Table("standard error", tuple(map(float, depths)), tuple(errors)) if len(errors) == len(depths) else None
         )
-        for depth in range(1, depths[-1] + 1):
+        for depth in range(depths[1], depths[-1] + 1):
             if depth in known:
                 cell = known[depth]
             elif interpolate:

@@ -25,17 +25,16 @@ def surface(cells: Rows) -> Figure:
     ``cells`` are those of the document ``lpverify/advise@1``: algorithm, paths, depth, tokens_per_second, interpolated.
     """
     names = list(dict.fromkeys(cell["algorithm"] for cell in cells))
-    depths = sorted({cell["depth"] for cell in cells})
+    depths, paths = (sorted({cell[key] for cell in cells}) for key in ("depth", "paths"))
     rates = [cell["tokens_per_second"] for cell in cells]
     best = max(cells, key=lambda cell: cell["tokens_per_second"])
     columns = min(len(names), PANELS_A_ROW)
     rows = -(-len(names) // columns)
-    paths = max(cell["paths"] for cell in cells)
     width = max(0.55 * len(depths) + 1.1, 2.4)
-    fig, axes = canvas(columns * width + 0.4, rows * (0.42 * min(paths, 6) + 1.3) + 0.4, rows, columns)
+    fig, axes = canvas(columns * width + 0.4, rows * (0.42 * len(paths) + 1.3) + 0.4, rows, columns)
     for ax, name in zip(axes.flat, names, strict=False):
         own = [cell for cell in cells if cell["algorithm"] == name]
-        heat_map(own, ax, span=(min(rates), max(rates)), best=best)
+        heat_map(own, ax, paths=paths, depths=depths, span=(min(rates), max(rates)), best=best)
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     for i, ax in enumerate(axes.flat[: len(names)]):
@@ -46,14 +45,21 @@ def surface(cells: Rows) -> Figure:
     return fig
 
 
-def heat_map(cells: Rows, ax: Axes, *, span: tuple[float, float], best: Mapping[str, Any]) -> Axes:
-    """One algorithm's tokens per second, written in the cells.
+def heat_map(
+    cells: Rows,
+    ax: Axes,
+    *,
+    paths: Sequence[int],
+    depths: Sequence[int],
+    span: tuple[float, float],
+    best: Mapping[str, Any],
+) -> Axes:
+    """One algorithm's tokens per second over ``paths`` and ``depths``, written in the cells.
 
     A thin frame marks the algorithm's own best, a thick one the best of all; values between measured L are in italics.
     """
     from matplotlib.patches import Rectangle
 
-    paths, depths = sorted({cell["paths"] for cell in cells}), sorted({cell["depth"] for cell in cells})
     values = np.full((len(paths), len(depths)), np.nan)
     for cell in cells:
         values[paths.index(cell["paths"]), depths.index(cell["depth"])] = cell["tokens_per_second"]
@@ -77,9 +83,11 @@ def heat_map(cells: Rows, ax: Axes, *, span: tuple[float, float], best: Mapping[
             fontweight="bold" if cell is own else "normal",
         )
         if cell is own:
-            wide, colour = (3.0, OPTIMUM_COLOUR) if cell is best else (1.2, "white")
+            wide, colour = (3.0, OPTIMUM_COLOUR) if cell is best else (1.2, "white" if shade < 0.55 else INK)
             frame = Rectangle((j - 0.47, i - 0.45), 0.94, 0.9, fill=False, edgecolor=colour, linewidth=wide, zorder=4)
             ax.add_patch(frame)
+    if len(paths) > 1 and {cell["paths"] for cell in cells} == {1}:
+        ax.text((len(depths) - 1) / 2, len(paths) / 2, "looks at one path", ha="center", va="center", color=MUTED)
     ax.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     ax.set_yticks(range(len(paths)), [str(count) for count in paths])
     name = str(own["algorithm"])
