@@ -18,6 +18,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]  # float64, or object holding Fraction
 Levels = tuple[Array, ...]  # one array per depth
 
+LONG = 4096
+"""Entries from which on a row is worth a loop of its own (see `row_parts`)."""
+
 
 def is_exact(array: Any) -> bool:
     """True for an array of Fraction, or a Fraction."""
@@ -100,11 +103,41 @@ def as_index(like: Array, integers: Any) -> Any:
     return xp.asarray(integers, device=like.device)
 
 
+def row_at(rows: Array | Sequence[Array], place: Any) -> Array:
+    """``rows[place]``; ``place`` may be an integer on the device of the rows, which stays there."""
+    if isinstance(place, int | np.integer):
+        return rows[int(place)]
+    xp = namespace(place)
+    stacked = xp.stack(rows) if isinstance(rows, list) else rows
+    taken: Array = xp.take(stacked, xp.reshape(place, (1,)), axis=0)[0]  # an index without axes would be read
+    return taken
+
+
+def row_parts(count: int, like: Array) -> list[slice]:
+    """Slices of ``count`` rows like those of ``like`` (R, V) to go through one after the other.
+
+    A long row of a numpy array by itself, so that what is computed from it stays in the processor's cache; else all.
+    """
+    if isinstance(like, np.ndarray) and not is_exact(like) and like.shape[-1] >= LONG:
+        return [slice(row, row + 1) for row in range(count)]
+    return [slice(0, count)]
+
+
 def in_double(array: Array) -> Array:
     """Tensors of lower precision in float64; anything else as it is."""
     xp = namespace(array)
     double: Array = array if xp is np else xp.astype(array, xp.float64, copy=False)
     return double
+
+
+def on_cpu(array: Any) -> bool:
+    """Is ``array`` a tensor in the host's memory; False for numpy arrays."""
+    return not isinstance(array, np.ndarray) and str(array.device) == "cpu"
+
+
+def sharing(tensor: Any) -> Array:
+    """A tensor in the host's memory as a numpy array of doubles, sharing it where they are doubles already."""
+    return np.asarray(in_double(tensor.detach()))
 
 
 def ignoring_overflow() -> Any:
@@ -163,7 +196,7 @@ def sort_rows(keys: Any) -> Any:
     """Rows of different integers, each ascending."""
     if isinstance(keys, np.ndarray):
         return np.sort(keys, axis=-1)
-    if str(keys.device) == "cpu":  # numpy's sort is several times faster
+    if on_cpu(keys):  # numpy's sort is several times faster
         return namespace(keys).asarray(np.sort(np.asarray(keys), axis=-1))
     return namespace(keys).sort(keys, axis=-1)
 
@@ -171,7 +204,7 @@ def sort_rows(keys: Any) -> Any:
 def accumulate_rows(index: Any, values: Array, size: int) -> Array:
     """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size); tensors stay on their device."""
     if not isinstance(values, np.ndarray):
-        if str(values.device) == "cpu":  # several times faster than scatter_add
+        if on_cpu(values):  # several times faster than scatter_add
             return on_device(accumulate_rows(np.asarray(index), np.asarray(values), size), values)
         tensor: Any = zeros((len(values), size), values)
         sums: Array = tensor.scatter_add(1, index, values)

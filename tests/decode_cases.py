@@ -41,7 +41,7 @@ def memoized(verifier: Verifier) -> Verifier:
     known: dict[tuple[bytes, ...], StopLaw] = {}
 
     def law(view: TreeView) -> StopLaw:
-        key = (view.paths.tobytes(), view.target.numpy().tobytes(), view.draft.numpy().tobytes())
+        key = (view.paths.tobytes(), np.asarray(view.target).tobytes(), np.asarray(view.draft).tobytes())
         if key not in known:
             known[key] = verifier.law(view)
         return known[key]

@@ -9,7 +9,7 @@ import pytest
 
 from lpverify._array import as_float
 from lpverify.dist.view import TreeView, topology
-from lpverify.verify import draw, verifier
+from lpverify.verify import verifier
 from lpverify.verify._blocks import in_blocks
 from lpverify.verify._proportional import proportional_split
 from lpverify.verify._selection import selected_path_law

@@ -18,6 +18,7 @@ from lpverify._array import (
     ignoring_overflow,
     is_exact,
     namespace,
+    row_parts,
     take_in_rows,
     zero,
 )
@@ -61,8 +62,15 @@ def in_blocks(split: SplitRule, most: int | None = MOST_BLOCKS) -> SplitRule:
 
 def merged(target: Array, draft: Array, most: int) -> tuple[Any, Array, Array]:
     """Block of every token (R, V), and the masses p and q of the blocks, (R, most) each."""
-    block = blocks(target, draft, most)
-    return block, accumulate_rows(block, target, most), accumulate_rows(block, draft, most)
+    parts = []
+    for rows in row_parts(len(draft), draft):
+        block = blocks(target[rows], draft[rows], most)
+        parts.append((block, accumulate_rows(block, target[rows], most), accumulate_rows(block, draft[rows], most)))
+    if len(parts) == 1:
+        return parts[0]
+    every = zip(*parts, strict=True)
+    block, p, q = (namespace(draft).concat(part, axis=0) for part in every)
+    return block, p, q
 
 
 def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:

@@ -115,8 +115,8 @@ def ratio_order(target: Array, draft: Array) -> Array:
 def ratio_keys(target: Array, draft: Array, size: int) -> Array:
     """The key of every entry in the order of `ratio_order` among ``size`` tokens; equal keys go by the token.
 
-    Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is many
-    times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
+    Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is
+    many times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
     """
     xp = namespace(draft)
     if is_exact(draft):

@@ -7,11 +7,13 @@ draft then being equal up to rounding, and the token comes from the target row: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify._array import Array, as_index, divide, is_exact, namespace, one, zero, zeros
+import numpy as np
+
+from lpverify._array import Array, as_index, divide, is_exact, namespace, one, row_at, zero, zeros
 from lpverify.dist.view import TreeView
 from lpverify.verify.base import StopLaw
 
@@ -42,24 +44,27 @@ class BlockPath:
     * ``stop`` (L+1,): probability that i is the largest position whose test passes, h_i prod_{j>i} (1 - h_j).
     """
 
-    target: Sequence[Array]  # L+1 rows (V,)
-    draft: Sequence[Array]  # >= L rows (V,)
+    target: Array | list[Array]  # L+1 rows (V,)
+    draft: Array | list[Array]  # L rows (V,)
     weights: Array
     tests: Array
     stop: Array
 
-    def rows(self, position: int) -> Array:
+    def rows(self, position: Any) -> Array:
         """Law of the token after ``position`` accepted tokens: p at the leaf, else max(w p - q, 0) normalised."""
-        row: Array = self.target[position]
-        if position == len(self.weights) - 1:
-            return row
-        return residual_law(positive_part(self.weights[position] * row - self.draft[position]), row)
+
+        def before_leaf(position: Any) -> Array:
+            row = row_at(self.target, position)
+            left = row_at(self.weights, position) * row - row_at(self.draft, position)
+            return residual_law(positive_part(left), row)
+
+        return unless_leaf(position, len(self.draft), before_leaf, self.target)
 
 
-def block_path(target: Sequence[Array], draft: Sequence[Array], on_target: Array, on_draft: Array) -> BlockPath:
+def block_path(target: Array | list[Array], draft: Array | list[Array], on_target: Array, on_draft: Array) -> BlockPath:
     """Block verification of one path.
 
-    ``target`` (L+1) and ``draft`` (>= L) are the rows (V,) along the path, ``on_target`` and ``on_draft`` (L,) the
+    ``target`` (L+1) and ``draft`` (L) are the rows (V,) along the path, ``on_target`` and ``on_draft`` (L,) the
     probabilities p(x_{i+1}|.), q(x_{i+1}|.) of its tokens. ``draft`` may be any law that the path has, such as the
     skewed law of a selected path.
     """
@@ -75,6 +80,15 @@ def block_path(target: Sequence[Array], draft: Sequence[Array], on_target: Array
     tests[0] = weights[0]
     tests.append(weight)
     return BlockPath(target, draft, xp.stack(weights), xp.stack(tests), last_passing(tests))
+
+
+def unless_leaf(place: Any, inner: int, inside: Callable[[Any], Array], target: Array | list[Array]) -> Array:
+    """``inside(place)`` where ``place < inner``, else the target row there; ``place`` may be on the device of rows."""
+    if isinstance(place, int | np.integer):
+        return inside(place) if place < inner else row_at(target, place)
+    xp = namespace(place)
+    row: Array = xp.where(place < inner, inside(xp.clip(place, None, inner - 1)), row_at(target, place))
+    return row
 
 
 def last_passing(tests: list[Any]) -> Array:
@@ -99,5 +113,5 @@ def law_on_path(view: TreeView, path: Any, stop: Array, rows: Any) -> StopLaw:
     ``path``, and the node and position that `StopLaw.rows` gets, may be integers on the device of the rows.
     """
     everywhere = zeros(len(view.parent), stop)
-    everywhere[as_index(stop, view.node_of)[path]] = stop
-    return StopLaw(view, everywhere, lambda node: rows(as_index(stop, view.depth)[node]))
+    everywhere[row_at(as_index(stop, view.node_of), path)] = stop
+    return StopLaw(view, everywhere, lambda node: rows(row_at(as_index(stop, view.depth), node)))

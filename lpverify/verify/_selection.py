@@ -10,7 +10,7 @@ The selected path follows the draft law with rows q*, so block verification with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,8 @@ from lpverify._array import (
     on_device,
     one,
     ones,
+    row_at,
+    row_parts,
     sums_after,
     take_in_rows,
     to_host,
@@ -35,7 +37,7 @@ from lpverify._array import (
 from lpverify.dist.view import TreeView
 from lpverify.verify._blocks import merged
 from lpverify.verify._ranks import RankMeasure, compact, whole
-from lpverify.verify._residual import acceptance, positive_part, residual_law
+from lpverify.verify._residual import acceptance, positive_part, residual_law, unless_leaf
 from lpverify.verify._splits import SplitRule
 from lpverify.verify.base import StopLaw
 
@@ -95,16 +97,23 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
     leaves = sorted(range(first[depth], first[depth + 1]), key=lambda node: ranks[node])
     ordered = measure[as_index(q, np.array(leaves) - first[depth])]
     chance = smallest_rank(ordered, view.multiplicity[leaves].tolist())
-    q_star = namespace(q).concat(rows, axis=0)
-    if block is None:
-        q_star = on_device(q_star, draft) if isinstance(q_star, np.ndarray) else q_star
-    else:
-        skew = divide(q_star, q, where_zero=zero(q))
-        q_star = draft * take_in_rows(on_device(skew, draft), block)
-    chance = on_device(chance, draft) if isinstance(chance, np.ndarray) else chance
-    if xp is not np:
-        q_star, chance = (xp.astype(values, view.draft.dtype, copy=False) for values in (q_star, chance))
-    return block_law_of_selected(view, q_star, leaves, chance)
+    split_rows = namespace(q).concat(rows, axis=0)
+    on_edges = split_rows[as_index(q, view.parent[1:]), as_index(q, child)] * share
+    if block is not None:
+        split_rows = divide(split_rows, q, where_zero=zero(q))  # how much every block is skewed
+
+    def with_rows(values: Array) -> Array:
+        values = on_device(values, draft) if isinstance(values, np.ndarray) else values
+        there: Array = values if xp is np else xp.astype(values, view.draft.dtype, copy=False)
+        return there
+
+    split_rows = with_rows(split_rows)
+
+    def q_star(nodes: Any) -> Array:
+        found: Array = split_rows[nodes]
+        return found if block is None else view.draft[nodes] * take_in_rows(found, block[nodes])
+
+    return block_law_of_selected(view, q_star, with_rows(on_edges), leaves, with_rows(chance))
 
 
 def together_to_host(*arrays: Array) -> list[Array]:
@@ -126,44 +135,47 @@ def together_to_host(*arrays: Array) -> list[Array]:
     return result
 
 
-def block_law_of_selected(view: TreeView, q_star: Array, leaves: Sequence[int], chance: Array) -> StopLaw:
+def block_law_of_selected(
+    view: TreeView, q_star: Callable[[Any], Array], on_draft: Array, leaves: Sequence[int], chance: Array
+) -> StopLaw:
     """Block verification of one drafted path, which is that of ``leaves[i]`` with probability ``chance[i]``.
 
-    ``q_star`` (inner, V): the draft law of the selected path, q*(x|c) at every node with children. Weights and tests
-    (`BlockPath`) belong to nodes, whichever path is selected, so they are computed once.
+    The draft law of the selected path, q*(x|c): ``q_star(nodes)`` its rows (R, V) at nodes with children, ``on_draft``
+    (n-1,) its probability of every edge. Weights and tests (`BlockPath`) belong to nodes, whichever path is selected,
+    so they are computed once.
     """
+    xp = namespace(on_draft)
     inner, depth = view.inner, view.paths.shape[1]
     first = np.searchsorted(view.depth, range(depth + 2)).tolist()
-    edges = range(1, len(view.parent))
-    on_target, on_draft = view.at_edges(view.target, edges), view.at_edges(q_star, edges)
-    weights = [ones((1,), q_star)]
+    on_target = view.at_edges(view.target, range(1, len(view.parent)))
+    weights = [ones((1,), on_draft)]
     for i in range(depth):
         below = slice(first[i + 1] - 1, first[i + 2] - 1)
-        parents = as_index(q_star, view.parent[1:][below] - first[i])
+        parents = as_index(on_draft, view.parent[1:][below] - first[i])
         weights.append(acceptance(weights[-1][parents] * on_target[below], on_draft[below]))
-    weight = namespace(q_star).concat(weights)
+    weight = xp.concat(weights)
 
     def residual(nodes: Any) -> Array:
-        return positive_part(weight[nodes, None] * view.target[nodes] - q_star[nodes])
+        return positive_part(weight[nodes, None] * view.target[nodes] - q_star(nodes))
 
-    mass = residual(slice(0, inner)).sum(axis=-1)
+    mass = xp.concat([xp.sum(residual(nodes), axis=-1) for nodes in row_parts(inner, view.target)])
     tests = divide(mass, mass + (1 - weight[:inner]), where_zero=one(weight))
-    tests = namespace(q_star).concat([weight[:1], tests[1:], weight[inner:]])
+    tests = xp.concat([weight[:1], tests[1:], weight[inner:]])
 
     on_path = np.stack([view.node_of[np.argmax(view.node_of[:, -1] == leaf)] for leaf in leaves])
     later, levels = chance, []
     for i in reversed(range(depth + 1)):
-        test = tests[as_index(q_star, on_path[:, i])]
-        place = as_index(q_star, (on_path[:, i] - first[i])[None])
+        test = tests[as_index(tests, on_path[:, i])]
+        place = as_index(tests, (on_path[:, i] - first[i])[None])
         levels.append(accumulate_rows(place, (later * test)[None], first[i + 1] - first[i])[0])
         later = later * (1 - test)
-    stop = namespace(q_star).concat(levels[::-1])
+    stop = xp.concat(levels[::-1])
 
-    def rows(node: int) -> Array:
-        row: Array = view.target[node]
-        return row if node >= inner else residual_law(residual(slice(node, node + 1))[0], row)
+    def inside(node: Any) -> Array:
+        here = as_index(tests, [node]) if isinstance(node, int) else xp.reshape(node, (1,))
+        return residual_law(residual(here)[0], row_at(view.target, node))
 
-    return StopLaw(view, stop, rows)
+    return StopLaw(view, stop, lambda node: unless_leaf(node, inner, inside, view.target))
 
 
 def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int]) -> Array:

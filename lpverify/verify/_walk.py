@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, is_exact, namespace, zero, zeros
+from lpverify._array import Array, is_exact, namespace, row_at, zero, zeros
 from lpverify.dist.view import TreeView
-from lpverify.verify._residual import residual_law
+from lpverify.verify._residual import residual_law, unless_leaf
 from lpverify.verify.base import NodeRule, StopLaw
 
 
@@ -63,8 +63,11 @@ def walk_law(view: TreeView, node_rule: Callable[[Array, Array, int], NodeRule])
         stop[node] = reach[node] * rest.sum()
     stop[inner:] = reach[inner:]
 
-    def rows(node: int) -> Array:
-        return view.target[node] if node >= inner else residual_law(undrafted[node], view.target[node])
+    def inside(node: Any) -> Array:
+        return residual_law(row_at(undrafted, node), row_at(view.target, node))
+
+    def rows(node: Any) -> Array:
+        return unless_leaf(node, inner, inside, view.target)
 
     if is_exact(view.target):
         return StopLaw(view, np.array(stop, dtype=object), rows)

@@ -9,13 +9,13 @@ same object is summed over all drafts (`lpverify.exact`), drawn from (`lpverify.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from lpverify import _check
-from lpverify._array import Array, namespace
+from lpverify._array import Array, namespace, on_cpu, on_device, sharing
 from lpverify.dist.view import TreeView
 
 
@@ -24,12 +24,13 @@ class StopLaw:
     """The law of (stop node, next token) given a drafted tree.
 
     * ``stop`` (n,): probability of stopping at each node of ``view``; sums to 1 as far as the rows do.
-    * ``rows``: node -> (V,), the law of the next token when stopping there; called only for nodes asked for.
+    * ``rows``: node -> (V,), the law of the next token when stopping there; called only for nodes asked for. The node
+      is an int, or an integer on the device of the rows, which is not brought to the host.
     """
 
     view: TreeView
     stop: Array
-    rows: Callable[[int], Array]
+    rows: Callable[[Any], Array]
 
     def next_law(self, node: int) -> Array:
         """Law of the token emitted after ``node``, shape (V,). Raises InputError where the verifier never stops."""
@@ -66,6 +67,9 @@ class NodeRule(Protocol):
 class Verifier:
     """A named verification algorithm; call it with a `TreeView` to get its `StopLaw`.
 
+    ``law`` gets views of numpy arrays and of tensors on a device: tensors in the host's memory are shared with numpy,
+    whose operations cost less.
+
     ``path_order``: the law depends on the order of the paths; exact evaluation sums over multisets where it is False.
     ``first_path_only``: paths other than the first are ignored. ``node_rule``: for tree walkers, (target row, draft
     row, k) -> `NodeRule`, from which exact evaluation recurses on (node, k) instead of enumerating drafts.
@@ -78,4 +82,7 @@ class Verifier:
     node_rule: Callable[[Array, Array, int], NodeRule] | None = None
 
     def __call__(self, view: TreeView) -> StopLaw:
-        return self.law(view)
+        if not on_cpu(view.target):
+            return self.law(view)
+        law = self.law(replace(view, target=sharing(view.target), draft=sharing(view.draft)))
+        return StopLaw(view, on_device(law.stop, view.target), lambda node: on_device(law.rows(int(node)), view.target))

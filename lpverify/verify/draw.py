@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from lpverify import _check
-from lpverify._array import Array, is_exact, namespace
+from lpverify._array import Array, is_exact, namespace, on_cpu, to_host
 from lpverify.verify.base import StopLaw
 
 
@@ -22,9 +24,30 @@ class Uniforms(Protocol):
 
 
 def draw(law: StopLaw, generator: Uniforms) -> tuple[int, int]:
-    """One (stop node, next token) from ``law``: two uniforms, the first for the node, the second for the token."""
-    node = pick(law.stop, generator.random())
-    return node, pick(law.next_law(node), generator.random())
+    """One (stop node, next token) from ``law``: two uniforms, the first for the node, the second for the token.
+
+    Both come to the host in one transfer. Raises InputError as `pick`.
+    """
+    node, token = to_host(drawn(law, generator)).tolist()
+    for name, chosen in (("stops", node), (f"next tokens at node {node}", token)):
+        if chosen < 0:
+            raise _check.fail(f"law of {name}", got="no positive weight, or NaN", expected="probabilities")
+    return node, token
+
+
+def drawn(law: StopLaw, generator: Uniforms) -> Array:
+    """`draw` on the device of ``law``: two integers, -1 where `pick_each` gives it. Nothing is brought to the host."""
+    xp = namespace(law.stop)
+    uniforms = [generator.random() for _ in range(2)]
+    for uniform in uniforms:
+        _check_uniform(uniform)
+    first, second = (xp.asarray([uniform], dtype=xp.float64, device=law.stop.device) for uniform in uniforms)
+    node = pick_each(law.stop[None], first)
+    place = xp.clip(node, 0, None)[0]
+    if isinstance(law.stop, np.ndarray) or on_cpu(law.stop):
+        place = int(place)
+    both: Array = xp.concat([node, pick_each(law.rows(place)[None], second)])
+    return both
 
 
 def pick(weights: Array, uniform: float) -> int:
@@ -36,8 +59,7 @@ def pick(weights: Array, uniform: float) -> int:
     >>> [pick(np.array([0.0, 0.25, 0.75, 0.0]), u) for u in (0.0, 0.2499, 0.25, 1 - 2**-53)]
     [1, 1, 2, 2]
     """
-    if not 0 <= uniform < 1:
-        raise _check.fail("uniform", got=uniform, expected="a number in [0, 1)")
+    _check_uniform(uniform)
     xp = namespace(weights)
     chosen = int(pick_each(weights[None], xp.asarray([uniform], dtype=xp.float64, device=weights.device))[0])
     if chosen < 0:
@@ -61,3 +83,8 @@ def pick_each(weights: Array, uniforms: Array) -> Array:
     last = xp.max(xp.where(possible, index, -1), axis=-1)
     chosen: Array = xp.where(sums[:, -1] == sums[:, -1], xp.minimum(first, last), -1)
     return chosen
+
+
+def _check_uniform(uniform: float) -> None:
+    if not 0 <= uniform < 1:
+        raise _check.fail("uniform", got=uniform, expected="a number in [0, 1)")

@@ -14,12 +14,11 @@ Reference: Thomas and Pal, arXiv 2602.16961.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, as_index, in_double, is_exact, namespace, ones
+from lpverify._array import as_index, in_double, is_exact, namespace, ones, row_at
 from lpverify.dist.view import TreeView
 from lpverify.verify._ranks import ratio_keys, whole
 from lpverify.verify._residual import block_path, law_on_path
@@ -32,8 +31,7 @@ def greedy_law(view: TreeView) -> StopLaw:
     """Stop and next-token law of block verification on the best path; nothing is read from the device."""
     xp = namespace(view.draft)
     path = best_path(view)
-    nodes = as_index(view.draft, view.node_of)[path]
-    tokens = as_index(view.draft, view.paths)[path]
+    nodes, tokens = (row_at(as_index(view.draft, table), path) for table in (view.node_of, view.paths))
     target, draft = view.target[nodes], in_double(view.draft[nodes[:-1]])
     measure, one = whole(1, draft), ones((1,), draft)
     rows = []

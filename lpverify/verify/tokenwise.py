@@ -8,9 +8,11 @@ Reference: Leviathan, Kalman, Matias, Fast inference from transformers via specu
 
 from __future__ import annotations
 
-from lpverify._array import Array, namespace
+from typing import Any
+
+from lpverify._array import Array, as_index, namespace, row_at
 from lpverify.dist.view import TreeView
-from lpverify.verify._residual import acceptance, law_on_path, positive_part, residual_law
+from lpverify.verify._residual import acceptance, law_on_path, positive_part, residual_law, unless_leaf
 from lpverify.verify.base import StopLaw, Verifier
 
 
@@ -23,11 +25,13 @@ def token_law(view: TreeView) -> StopLaw:
         reached.append(reached[-1] * accept[i])
     stop = [reached[i] * (1 - accept[i]) for i in range(len(nodes) - 1)]
 
-    def rows(position: int) -> Array:
-        target: Array = view.target[nodes[position]]
-        if position == len(nodes) - 1:
-            return target
-        return residual_law(positive_part(target - view.draft[nodes[position]]), target)
+    def before_leaf(node: Any) -> Array:
+        target = row_at(view.target, node)
+        return residual_law(positive_part(target - row_at(view.draft, node)), target)
+
+    def rows(position: Any) -> Array:
+        node = row_at(as_index(view.target, view.node_of[0]), position)
+        return unless_leaf(node, view.inner, before_leaf, view.target)
 
     return law_on_path(view, 0, namespace(accept).stack([*stop, reached[-1]]), rows)
 

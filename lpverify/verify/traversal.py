@@ -15,11 +15,12 @@ Reference: Weng et al., Traversal Verification for Speculative Tree Decoding, ar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, divide, is_exact, namespace, one, zero
+from lpverify._array import Array, divide, is_exact, namespace, one, row_at, zero
 from lpverify.dist.view import TreeView
 from lpverify.verify._residual import acceptance, positive_part, residual_law
 from lpverify.verify.base import StopLaw, Verifier
@@ -60,7 +61,7 @@ def traversal_law(view: TreeView) -> StopLaw:
 
     visit(0, certain, certain)
     law = np.array(stop, dtype=object) if is_exact(view.target) else namespace(view.target).stack(stop)
-    return StopLaw(view, law, emitted.__getitem__)
+    return StopLaw(view, law, partial(row_at, emitted))
 
 
 def verifier() -> Verifier:
