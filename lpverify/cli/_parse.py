@@ -33,6 +33,6 @@ def integers(option: str, text: str) -> tuple[int, ...]:
     (1, 2, 4)
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
+    if not all(part.isdecimal() and len(part) < 10 and int(part) for part in parts):
         raise _check.fail(option, got=repr(text), expected="integers >= 1 separated by commas")
     return tuple(dict.fromkeys(map(int, parts)))

@@ -134,5 +134,5 @@ def _print(document: dict[str, Any]) -> None:
     headings = ("K", "L", "algorithm", "tokens/call", "% of bound", "on the text, %")
     prompts = f"{document['prompts']} prompt" + ("s" if document["prompts"] > 1 else "")
     caption = f"{document['contexts']} contexts of {prompts}; +- standard error over prompts"
-    title = "Tokens per target call, and the upper bound on every lossless verifier"
+    title = "Tokens per target call, beside an upper bound"
     show(table(headings, rows, right=(0, 1, 3, 4, 5), title=title, caption=caption))

@@ -252,11 +252,22 @@ def measure_all(
         before = i * settings.contexts
         result = known.get(request.key)
         if result is None:
-            result = measure(pair, verifiers, request, settings, lambda done, before=before: report(before + done))
+            result = measure(pair, verifiers, request, settings, _Later(report, before))
             records.append({"prompt": prompt.text, "versions": versions(), **asdict(result)})
         results.append(result)
         report(before + settings.contexts)
     return results
+
+
+@dataclass(frozen=True)
+class _Later:
+    """Tells ``report`` of what is done after ``before`` was."""
+
+    report: Callable[[int], None]
+    before: int
+
+    def __call__(self, done: int) -> None:
+        self.report(self.before + done)
 
 
 def check_context(pair: Pair, request: Request, settings: BoundSettings) -> None:
