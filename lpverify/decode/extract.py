@@ -160,9 +160,7 @@ def _level(rows: dict[tuple[int, ...], Slots], name: str, depth: int, size: int)
     level[:, 0] = 1.0
     for at, row in rows.items():
         law = getattr(row, name)
-        place = tree.index_of(at, size)
-        level[place] = 0.0
-        level[place, : len(law)] = law
+        level[tree.index_of(at, size), : len(law)] = law
     return level
 
 
