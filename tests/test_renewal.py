@@ -1,0 +1,76 @@
+"""Rounds of a decoding run from the target's own text, against enumeration of all drafts and stops."""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+pytest.importorskip("torch")
+
+from lpverify.decode.on_path import TextRows
+from lpverify.decode.renewal import run_on_text
+from lpverify.dist.pair import DistPair
+from lpverify.dist.view import TreeView
+from lpverify.verify import verifier
+
+VOCAB, DEPTH, LENGTH = 2, 2, 4
+TARGET = np.array([[0.9, 0.1], [0.35, 0.65]])  # Markov: the row after token 0, after token 1
+DRAFT = np.array([[0.8, 0.2], [0.7, 0.3]])
+
+
+def chain(table: npt.NDArray[np.float64], last: int, depth: int) -> list[npt.NDArray[np.float64]]:
+    """The levels of the Markov chain after token ``last``."""
+    return [table[[last]], *(np.tile(table, (VOCAB ** (i - 1), 1)) for i in range(1, depth))]
+
+
+def enumerated_rounds(name: str, paths: int) -> float:
+    """Expected rounds that commit the first LENGTH tokens after token 0, over all drafts, stops and next tokens."""
+    algorithm = verifier(name)
+
+    @cache
+    def ends(last: int) -> list[tuple[int, int, float]]:
+        """(tokens committed, last of them, probability) of one round after token ``last``."""
+        levels = chain(TARGET, last, DEPTH + 1)
+        pair = DistPair.from_levels(levels[:DEPTH], chain(DRAFT, last, DEPTH), bonus=levels[DEPTH])
+        found = []
+        for drafted in itertools.product(itertools.product(range(VOCAB), repeat=DEPTH), repeat=paths):
+            mass = np.prod([DRAFT[a, b] for path in drafted for a, b in zip((last, *path), path, strict=False)])
+            law = algorithm(TreeView.from_pair(pair, drafted))
+            for node, stop in enumerate(law.stop):
+                if stop > 0:
+                    for token, p in enumerate(law.next_law(node)):
+                        found.append((int(law.view.depth[node]) + 1, token, float(mass * stop * p)))
+        return found
+
+    @cache
+    def rounds(last: int, room: int) -> float:
+        if room <= 0:
+            return 0.0
+        return 1.0 + sum(mass * rounds(token, room - count) for count, token, mass in ends(last))
+
+    return rounds(0, LENGTH)
+
+
+@pytest.mark.parametrize(("name", "paths"), [("token", 1), ("bv", 1), ("gbv", 2), ("tgbv", 2), ("pbv", 2), ("pbv", 3)])
+def test_mean_over_texts_is_the_mean_of_the_run(name: str, paths: int) -> None:
+    """E_y[rounds | y] over all texts of the target is the expected number of rounds, to rounding."""
+    total = 0.0
+    for text in itertools.product(range(VOCAB), repeat=LENGTH + DEPTH):
+        before = [0, *text[:-1]]
+        mass = np.prod(TARGET[before, text])
+        rows = TextRows(text, TARGET[before], DRAFT[before])
+        total += mass * run_on_text(rows.budgets(verifier(name), np.arange(LENGTH), DEPTH, paths)).rounds
+    assert total == pytest.approx(enumerated_rounds(name, paths), abs=1e-12)
+
+
+def test_the_mean_over_places_is_another_number() -> None:
+    """Rounds of 3 tokens in an easy stretch, of 1 token in a hard one as long: 60 tokens in 10 + 30 rounds, not 30."""
+    easy, hard = [[1.0, 1.0, 1.0]] * 30, [[1.0, 0.0, 0.0]] * 30
+    reached = np.array(easy + hard)
+    run = run_on_text(reached)
+    assert (run.tokens, run.rounds, run.full) == (60, 40.0, 10.0)
+    assert reached.sum() / len(reached) == 2.0
