@@ -27,7 +27,8 @@ from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair, State, padded
 from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.dist.view import TreeView
-from lpverify.verify import StopLaw, Verifier, draw
+from lpverify.verify import StopLaw, Verifier
+from lpverify.verify.draw import drawn
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,16 @@ def _round(
     fed = target.length
     assert draft.length == fed
     depth, sampling = settings.depth, settings.sampling
-    view = drafted_tree(pair, states, pending, paths, depth, sampling, keys, round_, watch)
+    waiting_is_free = pair.target.device.type == "cpu"
+    view = drafted_tree(pair, states, pending, paths, depth, sampling, keys, round_, watch, check=waiting_is_free)
     with watch("verify"):
         law = verifier(view)
-        node, token = draw(law, keys.verifying(round_))
+        choice = cast(torch.Tensor, drawn(law, keys.verifying(round_)))
+        node, token, broken = torch.cat([choice, no_numbers(view)]).cpu().tolist()  # the one transfer
+        if broken:
+            raise not_numbers(pair)
+        assert node >= 0, f"{verifier.name}: no positive probability to stop"
+        assert token >= 0, f"{verifier.name}: no token after node {node}"
     with watch("cache"):
         nodes = path_to(view, node)
         path = int((view.node_of[:, len(nodes) - 1] == node).argmax())
@@ -135,11 +142,13 @@ def drafted_tree(
     keys: Keys,
     round_: int,
     watch: Stopwatch,
+    *,
+    check: bool = True,
 ) -> TreeView:
     """Draft K = ``paths`` paths of L = ``depth`` tokens after ``pending`` and score their prefixes in one target pass.
 
     The target's state is left after its `State.tree`, the draft's as by `draft_paths`. Raises InputError where logits
-    are not numbers.
+    are not numbers; without ``check`` not for the target's, so that the device need not be waited for.
     """
     target, draft = states
     size = pair.vocab_size
@@ -152,9 +161,20 @@ def drafted_tree(
         logits = target.tree(tokens, tree.parent.tolist(), tree.depth.tolist())
         rows = probabilities(padded(logits, size), sampling)
     with watch("verify"):
-        if bool(torch.isnan(rows[:, 0]).any()):
-            raise _check.fail(f"target {pair.target.name}", got="logits that are NaN or infinite", expected="numbers")
-        return TreeView(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
+        view = TreeView(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
+        if check and bool(no_numbers(view)):
+            raise not_numbers(pair)
+        return view
+
+
+def no_numbers(view: TreeView) -> torch.Tensor:
+    """Is any target row NaN, (1,) on the device: `probabilities` makes such rows NaN as a whole."""
+    return torch.isnan(cast(torch.Tensor, view.target)[:, :1]).any(dim=0)
+
+
+def not_numbers(pair: Pair) -> _check.InputError:
+    """What is raised then."""
+    return _check.fail(f"target {pair.target.name}", got="logits that are NaN or infinite", expected="numbers")
 
 
 def path_to(tree: TreeView, node: int) -> list[int]:

@@ -94,6 +94,6 @@ def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:
     alone = q >= HEAVY
     slot = xp.cumulative_sum(xp.astype(alone, xp.int16), axis=-1, dtype=xp.int16) - 1
     bucket = xp.where(alone & (slot < heavy_slots), slot, bucket)
-    bucket[q == 0] = most - 1
+    bucket = xp.where(q == 0, most - 1, bucket)
     result: Any = xp.astype(bucket, xp.int64)
     return result

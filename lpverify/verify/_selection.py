@@ -50,7 +50,8 @@ class SelectedPathLaw:
     blocks: int | None
 
     def __call__(self, view: TreeView) -> StopLaw:
-        return selected_path_law(view, self.split, self.blocks)
+        with np.errstate(invalid="ignore"):  # rows of NaN give a law of NaN
+            return selected_path_law(view, self.split, self.blocks)
 
 
 MOST_ON_HOST = 1024

@@ -18,9 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from lpverify._array import as_index, in_double, is_exact, namespace, ones, row_at
+from lpverify._array import (
+    Array,
+    as_index,
+    divide,
+    in_double,
+    inverse_in_rows,
+    is_exact,
+    namespace,
+    one,
+    ones,
+    row_at,
+    row_parts,
+    sums_after,
+    take_in_rows,
+    zero,
+    zeros,
+)
 from lpverify.dist.view import TreeView
-from lpverify.verify._ranks import ratio_keys, whole
+from lpverify.verify._ranks import mean_density, ratio_keys, ratio_order
 from lpverify.verify._residual import block_path, law_on_path
 from lpverify.verify._selection import SelectedPathLaw
 from lpverify.verify._splits import ordered_split
@@ -32,19 +48,46 @@ def greedy_law(view: TreeView) -> StopLaw:
     xp = namespace(view.draft)
     path = best_path(view)
     nodes, tokens = (row_at(as_index(view.draft, table), path) for table in (view.node_of, view.paths))
-    target, draft = view.target[nodes], in_double(view.draft[nodes[:-1]])
-    measure, one = whole(1, draft), ones((1,), draft)
-    rows = []
-    for i in range(len(tokens)):
-        split = ordered_split(measure, in_double(target[i : i + 1]), draft[i : i + 1], one, len(view.paths))
-        rows.append(split.q_star[0])
-        measure = split.children(0 * tokens[:1], tokens[i : i + 1])
-    q_star = xp.stack(rows)
+    target = view.target[nodes]
+    q_star = skewed_rows(in_double(target[:-1]), in_double(view.draft[nodes[:-1]]), tokens, len(view.paths))
     if not is_exact(q_star):
         q_star = xp.astype(q_star, view.draft.dtype, copy=False)
-    place = xp.arange(len(tokens), device=view.draft.device)
-    block = block_path(target, q_star, target[place, tokens], q_star[place, tokens])
+    depth = xp.arange(len(tokens), device=view.draft.device)
+    block = block_path(target, q_star, target[depth, tokens], q_star[depth, tokens])
     return law_on_path(view, path, block.stop, block.rows)
+
+
+def skewed_rows(target: Array, draft: Array, tokens: Any, paths: int) -> Array:
+    """q*(x|c) at the nodes of a path with rows ``target``, ``draft`` (L, V) and ``tokens`` (L,), shape (L, V).
+
+    Ranks of the paths through a node fill one interval (`RankMeasure` with one piece): a length ``above`` is ranked
+    after it, ``width`` is its own. Both are kept relative to their sum, as only ratios of q* matter.
+    """
+    xp = namespace(draft)
+    parts = row_parts(len(draft), draft)
+    mass = xp.concat([draft[rows] / xp.sum(draft[rows], axis=-1, keepdims=True) for rows in parts])
+    after = xp.concat([_mass_ranked_after(target[rows], mass[rows]) for rows in parts])
+    depth = xp.arange(len(tokens), device=draft.device)
+    own, later = mass[depth, tokens], after[depth, tokens]
+    above, width = [zeros((), own)], [ones((), own)]
+    for i in range(len(tokens) - 1):
+        end, length = above[i] + width[i] * later[i], width[i] * own[i]
+        above.append(divide(end, end + length, where_zero=one(own)))
+        width.append(divide(length, end + length, where_zero=zero(own)))
+    ends, lengths = (xp.stack(values)[:, None] for values in (above, width))
+    q_star = []
+    for rows in parts:
+        low = ends[rows] + lengths[rows] * after[rows]
+        unscaled = mass[rows] * mean_density(low, low + lengths[rows] * mass[rows], paths)
+        q_star.append(unscaled / xp.sum(unscaled, axis=-1, keepdims=True))
+    law: Array = xp.concat(q_star)
+    return law
+
+
+def _mass_ranked_after(target: Array, draft: Array) -> Array:
+    """Draft mass of the tokens that come after each one in the order by p/q, (R, V)."""
+    order = ratio_order(target, draft)
+    return take_in_rows(sums_after(take_in_rows(draft, order)), inverse_in_rows(order))
 
 
 def best_path(view: TreeView) -> Any:
