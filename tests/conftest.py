@@ -33,3 +33,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all figures at their smallest size; without torch, those that need no model."""
+    from lpverify.report.figure_data import Work
+    from lpverify.report.figures import FIGURES, make
+    from lpverify.report.real_jobs import Real
+
+    folder = tmp_path_factory.mktemp("figures")
+    names = [name for name, figure in FIGURES.items() if HAS_TORCH or not figure.models]
+    stages: list[str] = []
+    done = list(make(names, folder, work=Work("tiny", stage=stages.append, real=Real(folder))))
+    assert [name for name, _ in done] == names
+    assert len(stages) > 10
+    return folder

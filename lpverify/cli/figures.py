@@ -10,17 +10,27 @@ from lpverify.cli._parse import integer
 
 
 def run(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller instances: about a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller instances: a few minutes.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="What is published. This is the default.")] = False,
     only: Annotated[str | None, typer.Option(metavar="NAME,...", help="These figures; default: all.")] = None,
     out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="For data and pictures.")] = "paper_figs",
     draw: Annotated[bool, typer.Option("--draw", help="Only draw, from the data that are in DIR.")] = False,
     jobs: Annotated[int, typer.Option(metavar="N", parser=integer, help="Local processes (joblib).")] = 1,
+    prompts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[LABEL=]SET|FILE", help="Of real models; repeat for several sets. Default: built-in."),
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option(metavar="PAIR,...", help="Of real models: tiny, smollm2, smollm2-distilled, ...")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the figures and stop.")] = False,
 ) -> None:
     """Compute, store and draw the figures: NAME.json, then NAME.svg, NAME.png and NAME.md (caption) from it.
 
-    Without --quick this is what is published and takes about twenty minutes, most of them for
-    solver_scaling; --draw takes seconds.
+    Without --quick this is what is published. The figures about small problems then take about twenty minutes, most of
+    them for solver_scaling; those about real models (real_*, table_real) about two hours, with SmolLM2 where its
+    package is installed. They keep every finished prompt in DIR/.records, so a rerun goes on where the last one
+    stopped and figures share what they measure; delete that folder to measure anew. --draw takes seconds.
     """
     from pathlib import Path
 
@@ -29,21 +39,28 @@ def run(
     from lpverify.exact.sweep_run import executor
     from lpverify.report.figure_data import Work
     from lpverify.report.figures import FIGURES, make
+    from lpverify.report.real_jobs import Real
 
     if list_:
         for name, figure in FIGURES.items():
             print(f"{name:16} {figure.title}")
         return
-    if quick and draw:
-        raise _check.fail("--draw", got="--quick as well", expected="one of them, nothing is computed with --draw")
+    if draw and (quick or full):
+        size = "--quick" if quick else "--full"
+        raise _check.fail("--draw", got=f"{size} as well", expected="one of them, nothing is computed with --draw")
+    if quick and full:
+        raise _check.fail("--full", got="--quick as well", expected="one of them")
     _check.integer("--jobs", jobs, least=1)
     names = list(FIGURES) if only is None else [name.strip() for name in only.split(",")]
     for name in names:
         _check.choice("--only", name, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():
         raise _check.fail("--out", got=f"the file {out}", expected="a folder")
+    chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
+    real = Real(Path(out), tuple(prompts or ()), chosen)
     for name in names:
         with SolveProgress(f"figure {name}") as progress:
-            work = None if draw else Work("quick" if quick else "full", executor(jobs), progress.stage)
+            work = None if draw else Work("quick" if quick else "full", executor(jobs), progress.stage, real)
             [(_, seconds)] = make([name], out, work=work)
-        print(f"{Path(out) / name}.{{json,svg,png,md}}: {seconds:.1f} s", flush=True)
+        kinds = "json,tex,md" if FIGURES[name].table else "json,svg,png,md"
+        print(f"{Path(out) / name}.{{{kinds}}}: {seconds:.1f} s", flush=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from lpverify import _check
 from lpverify.decode.engine import Settings
 from lpverify.decode.load import load_model, quiet
@@ -98,3 +100,8 @@ def describe(settings: Settings, **more: Any) -> dict[str, Any]:
         "max_new_tokens": settings.max_new_tokens,
         "seed": settings.seed,
     }
+
+
+def threads() -> int:
+    """Threads that the models compute with on the CPU."""
+    return torch.get_num_threads()

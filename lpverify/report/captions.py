@@ -22,7 +22,7 @@ ERRORS = """An error bar is one standard error over instances of the difference 
     is one standard error of the mean optimum."""
 
 
-def _text(shows: str, computed: str, claim: str, outcome: str, table: str = "") -> str:
+def text(shows: str, computed: str, claim: str, outcome: str, table: str = "") -> str:
     parts = (("Shows", shows), ("Computed", computed), ("Claimed", claim), ("Came out", outcome))
     text = "\n\n".join(f"**{name}.** {' '.join(words.split())}" for name, words in parts)
     return text + (f"\n\n{table}\n" if table else "\n")
@@ -30,7 +30,7 @@ def _text(shows: str, computed: str, claim: str, outcome: str, table: str = "") 
 
 def one_position(data: Data) -> str:
     """F1."""
-    return _text(
+    return text(
         """One position of the token rule: a drafted token x is accepted with probability min(1, p(x)/q(x)), else a
         token is drawn from a correction. Left the correction from the residual max(p - q, 0), normalised; right the
         naive one, from p itself.""",
@@ -49,7 +49,7 @@ def single_path(data: Data) -> str:
     noisy = frame[frame["axis"] == "noise"]
     gain = (100 * (noisy["bv"] / noisy["token"] - 1)).groupby(noisy["draft_noise"])
     most = gain.mean().idxmax()
-    return _text(
+    return text(
         """Block efficiency with one draft path: the LP optimum, block verification (BV) and the token rule, over
         draft depth L (left) and over the noise in the draft's logits (right; without noise the draft is the
         target).""",
@@ -87,7 +87,7 @@ def multi_path(data: Data) -> str:
     gain = (100 * (at["gbv"] / at["bv"] - 1)).groupby("family")
     gains = ", ".join(f"{gain.mean()[f]:+.1f} ± {gain.sem()[f]:.1f} % ({f})" for f in families)
     below = int((wide["gbv"] < wide["bv"] - 1e-9).unstack().any(axis=1).sum())
-    return _text(
+    return text(
         """Top: block efficiency against the number of draft paths K for every algorithm, the certified optimum above.
         Bottom: the gap to the optimum in percent, logarithmic; gaps below 0.01 % lie on the floor.""",
         f"""V = {settings["vocab"]}, L = {settings["depth"]}, {settings["instances"]} instances a family, every value
@@ -111,7 +111,7 @@ def where_gbv_loses(data: Data) -> str:
     told = (mean.abs() > 2 * error) & (mean.abs() > 1e-9)
     above, below = (told & (mean > 0)).sum(), (told & (mean < 0)).sum()
     low, high = mean["first"].idxmin(), mean["second"].idxmax()
-    return _text(
+    return text(
         """What greedy skewing costs: GBV minus BV (left) and PBV minus GBV (right), in tokens per target call, over
         temperature and the noise in the draft's logits. In brackets: within two standard errors of 0.""",
         f"""Family softmax, V = {settings["vocab"]}, L = {settings["depth"]}, K = {settings["paths"]},
@@ -137,7 +137,7 @@ def decomposition(data: Data) -> str:
     for name in ("bv", "gbv", "tgbv", "pbv", RANKING, OPTIMUM, RELAXATION):
         cells = [f"{mean.loc[f, name]:.2f} ± {error.loc[f, name]:.2f}" for f in families]
         lines.append(f"| {NAMES[name]} | " + " | ".join(cells) + " |")
-    return _text(
+    return text(
         """Where the gap to the optimum goes, in percent of each instance's optimum: from BV to GBV (greedy skewing),
         TGBV (as much skewing as is needed), PBV (proportional), the LP optimum, and the node relaxation, an upper
         bound that ignores how nodes compete. Beside the steps: the best single ranking of the leaves; what the
@@ -158,7 +158,7 @@ def scaling(data: Data) -> str:
     frame = pd.DataFrame(data["rows"])
     last = frame[frame["method"] == "rank-quantile"].sort_values("nodes").iloc[-1]
     stopped = frame[frame["gap"] > frame["goal"]]
-    return _text(
+    return text(
         """Seconds to the certified multi-path optimum against the number of nodes, three formulations. Beside the
         points: the certified gap; an open marker says that the gap asked for was not reached.""",
         """Dirichlet(0.5) tables, K = 4, seed 0, one solve after the other in one process. Gap asked for: 1e-8 up to

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lpverify._check import InputError
@@ -20,6 +20,7 @@ from lpverify.exact.budgets import block_efficiency
 from lpverify.exact.sweep import Task
 from lpverify.exact.sweep_run import Executor, executor
 from lpverify.lp import antichain, dense, quantile, single_path
+from lpverify.report.real_jobs import Real
 
 Rows = list[dict[str, Any]]
 
@@ -33,11 +34,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Work:
-    """How a figure's data are computed."""
+    """How a figure's data are computed; ``real``: where models are measured."""
 
     size: str = "full"
     run: Executor = executor()
     stage: Callable[[str], None] = lambda name: None
+    real: Real = field(default_factory=Real)
 
 
 def one_position(work: Work) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The figures: one table of name -> compute, draw, caption, and `make`, which computes, stores, then draws.
 
 A figure called NAME is four files: ``NAME.json`` (data, what they were computed with), ``NAME.svg``, ``NAME.png`` and
-``NAME.md`` (caption). All but the first are drawn from the first.
+``NAME.md`` (caption). All but the first are drawn from the first. A table has ``NAME.tex`` in place of the pictures.
 """
 
 from __future__ import annotations
@@ -18,23 +18,38 @@ from typing import Any
 from lpverify import _check
 from lpverify._provenance import provenance
 from lpverify._write import write_whole
-from lpverify.report import captions, figure_data, plots, plots_paper
+from lpverify.report import (
+    captions,
+    captions_real,
+    figure_data,
+    plots,
+    plots_paper,
+    plots_real,
+    real_data,
+    table_real,
+)
 from lpverify.report.figure_data import Work
 
 SCHEMA = "lpverify/figure@1"
 SIZES = ("full", "quick", "tiny")
 PACKAGES = ("numpy", "scipy", "highspy")
+MODEL_PACKAGES = ("torch", "transformers")
 Data = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """How one figure comes about."""
+    """How one figure comes about. ``draw`` gives a matplotlib figure, of a ``table`` its text for LaTeX.
+
+    ``models``: it is measured on real models, so the packages of lpverify[decode] are needed to compute it.
+    """
 
     title: str
     compute: Callable[[Work], dict[str, Any]]
-    draw: Callable[[Data], Any]  # a matplotlib figure
+    draw: Callable[[Data], Any]
     caption: Callable[[Data], str]
+    models: bool = False
+    table: bool = False
 
 
 FIGURES = {
@@ -68,6 +83,49 @@ FIGURES = {
     "solver_scaling": Figure(
         "Time and gap against the number of nodes", figure_data.scaling_rows, plots_paper.scaling, captions.scaling
     ),
+    "real_paths": Figure(
+        "Real models: block efficiency over K",
+        real_data.paths_rows,
+        plots_real.real_paths,
+        captions_real.real_paths,
+        models=True,
+    ),
+    "real_time": Figure(
+        "Real models: tokens per second and time by stage",
+        real_data.time_rows,
+        plots_real.real_time,
+        captions_real.real_time,
+        models=True,
+    ),
+    "real_temperature": Figure(
+        "Real models: block efficiency over temperature",
+        real_data.temperature_rows,
+        plots_real.real_temperature,
+        captions_real.real_temperature,
+        models=True,
+    ),
+    "real_depth": Figure(
+        "Real models: block efficiency and tokens per second over L",
+        real_data.depth_rows,
+        plots_real.real_depth,
+        captions_real.real_depth,
+        models=True,
+    ),
+    "real_bound": Figure(
+        "Real models: how much of the upper bound is reached",
+        real_data.share_rows,
+        plots_real.real_bound,
+        captions_real.real_bound,
+        models=True,
+    ),
+    "table_real": Figure(
+        "Real models: every algorithm",
+        real_data.table_rows,
+        table_real.latex,
+        table_real.caption,
+        models=True,
+        table=True,
+    ),
 }
 
 
@@ -82,6 +140,10 @@ def make(
     chosen = tuple(FIGURES) if names is None else tuple(dict.fromkeys(names))
     for name in chosen:
         _check.choice("figure", name, tuple(FIGURES))
+    if work is not None and any(FIGURES[name].models for name in chosen):
+        for package in MODEL_PACKAGES:
+            if find_spec(package) is None:
+                raise _check.fail("figures", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
     if find_spec("matplotlib") is None:
         raise _check.fail("figures", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
     folder = Path(out)
@@ -101,7 +163,9 @@ def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tup
 def store(name: str, folder: Path, work: Work) -> None:
     """Compute a figure's data and write them."""
     began = time.perf_counter()
-    made_with = provenance(*PACKAGES)  # before the work: a checkout may change meanwhile
+    made_with = provenance(
+        *PACKAGES, *(MODEL_PACKAGES if FIGURES[name].models else ())
+    )  # before the work: a checkout may change meanwhile
     data = FIGURES[name].compute(work)
     document = {
         "schema": SCHEMA,
@@ -132,9 +196,12 @@ def draw(name: str, folder: Path) -> None:
     """Picture and caption from the stored data."""
     document = stored(name, folder)
     figure = FIGURES[name]
-    picture = figure.draw(document["data"])
-    for kind in ("png", "svg"):
-        write_whole(folder / f"{name}.{kind}", plots.render(picture, kind))
+    drawn = figure.draw(document["data"])
+    if figure.table:
+        write_whole(folder / f"{name}.tex", drawn.encode())
+    else:
+        for kind in ("png", "svg"):
+            write_whole(folder / f"{name}.{kind}", plots.render(drawn, kind))
     size = document["size"]
     note = "" if size == "full" else f"*Size {size}: fewer or smaller instances than the full figure.*\n\n"
     text = f"# {figure.title}\n\n{note}{figure.caption(document['data'])}\n{_origin(document)}\n"
@@ -145,7 +212,9 @@ def _origin(document: Mapping[str, Any]) -> str:
     made = document["provenance"]
     git = made.get("git")
     at = "" if git is None else f", commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else "")
-    versions = ", ".join(f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES) if made.get(name))
+    versions = ", ".join(
+        f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES, *MODEL_PACKAGES) if made.get(name)
+    )
     command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
     how = f"`{command}` computes them again ({document['seconds']:.0f} s; {versions}{at})"
     return f"Data: `{document['figure']}.json`; {how}."

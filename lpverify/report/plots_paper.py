@@ -143,22 +143,33 @@ def multi_path(data: Data) -> Figure:
     return fig
 
 
-def labelled_lines(ax: Axes, curves: Mapping[str, Curve], best: Curve | None = None) -> Axes:
-    """A line with error bars an algorithm, its name at the right end, the optimum above them all."""
+def labelled_lines(
+    ax: Axes,
+    curves: Mapping[str, Curve],
+    best: Curve | None = None,
+    *,
+    best_name: str = "optimum",
+    words: Mapping[str, str] | None = None,
+) -> Axes:
+    """A line with error bars an algorithm, its name at the right end, the optimum (or a bound) above them all.
+
+    ``words``: what to write instead of an algorithm's name.
+    """
+    shown = SHOWN | dict(words or {})
     ends = []
     for name, (x, y, error) in curves.items():
         colour, marker = STYLE[name]
         ax.errorbar(
             x, y, error, color=colour, marker=marker, linewidth=1.3, elinewidth=0.8, capsize=1.8, markersize=5, zorder=3
         )
-        ends.append((x[-1], y[-1], SHOWN[name], colour, "normal"))
+        ends.append((x[-1], y[-1], shown[name], colour, "normal"))
     if best is not None:
         band(ax, best)
         ax.plot(best[0], best[1], color=OPTIMUM_COLOUR, linewidth=2.4, zorder=4)
-        ends.append((best[0][-1], best[1][-1], "optimum", OPTIMUM_COLOUR, "bold"))
+        ends.append((best[0][-1], best[1][-1], best_name, OPTIMUM_COLOUR, "bold"))
     logarithmic = ax.get_yscale() == "log"
     heights = [np.log10(end[1]) if logarithmic else end[1] for end in ends]
-    low, high = (np.log10(ax.get_ylim()) if logarithmic else ax.get_ylim())
+    low, high = np.log10(ax.get_ylim()) if logarithmic else ax.get_ylim()
     first = min(x[0] for x, _, _ in curves.values())
     text = max(end[0] for end in ends) + 0.06 * (max(end[0] for end in ends) - first)
     placed = plots.spread([round(height, 9) for height in heights], least=0.047 * (high - low))

@@ -1,0 +1,228 @@
+"""The figures about real models: statistics, identities that any measurement obeys, records, prompts, the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
+
+from matplotlib.collections import LineCollection
+
+from lpverify._check import InputError
+from lpverify.cli import app
+from lpverify.decode.metrics import ratio
+from lpverify.report import plots_paper, plots_real, real_data, real_jobs, table_real
+from lpverify.report.figure_data import Work
+from lpverify.report.figures import FIGURES, stored
+from lpverify.report.real_data import UPPER, quotient
+from lpverify.report.real_jobs import Real
+from lpverify.report.real_prompts import BUILT_IN, mixed, prompt_sets
+
+PUBLISHED = Path(__file__).parents[1] / "paper_figs"
+MODELS = [name for name, figure in FIGURES.items() if figure.models]
+
+
+@pytest.fixture(params=["tiny", "published"])
+def folder(request: pytest.FixtureRequest, tiny: Path) -> Path:
+    return tiny if request.param == "tiny" else PUBLISHED
+
+
+def rows(name: str, folder: Path, key: str = "rows") -> pd.DataFrame:
+    return pd.DataFrame(stored(name, folder)["data"][key])
+
+
+positive = st.lists(st.tuples(*[st.floats(0.5, 50)] * 4), min_size=2, max_size=8)
+
+
+@given(positive)
+def test_quotient(values: list[tuple[float, float, float, float]]) -> None:
+    """Plain: as in decoding. Double: the derivative of the ratio of totals in each prompt, and 1 +- 0 to itself."""
+    a, b, c, d = (np.array(column) for column in zip(*values, strict=True))
+    assert quotient(a, b) == pytest.approx(ratio(list(a), list(b)))
+    assert quotient(a, b, a, b) == pytest.approx((1, 0), abs=1e-12)
+    value, error = quotient(a, b, c, d)
+    n = len(values)
+    without = [
+        (np.delete(a, i).sum() / np.delete(b, i).sum()) / (np.delete(c, i).sum() / np.delete(d, i).sum())
+        for i in range(n)
+    ]
+    assert value == pytest.approx((a.sum() / b.sum()) / (c.sum() / d.sum()))
+    step = 1e-6
+    moved = []  # infinitesimal jackknife: prompt i counted 1 + step times
+    for i in range(n):
+        weight = 1 + step * (np.arange(n) == i)
+        moved.append(((weight @ a) / (weight @ b)) / ((weight @ c) / (weight @ d)) - value)
+    assert error == pytest.approx(np.sqrt(n / (n - 1) * np.sum(np.square(moved))) / step, rel=1e-3, abs=1e-6)
+    assert len(without) == n
+
+
+def test_nothing_is_above_the_bound(folder: Path) -> None:
+    """On every text f <= phi(Q), so for any sample; one path: BV is the bound and all that select a path are BV."""
+    frame = rows("real_bound", folder)
+    keys = ["pair", "axis", "temperature", "paths", "depth"]
+    wide = frame.pivot(index=keys, columns="name", values="value")
+    assert set(wide) == {UPPER, "token", "bv", "gbv", "tgbv", "pbv"}
+    assert (wide.drop(columns=UPPER).max(axis=1) <= wide[UPPER] + 1e-12).all()
+    assert (wide["token"] <= wide["bv"] + 1e-12).all()
+    one = wide.xs(1, level="paths")
+    for name in ("bv", "gbv", "tgbv", "pbv"):
+        assert one[name].to_numpy() == pytest.approx(one[UPPER].to_numpy())
+    for axis, column in (("paths", UPPER), ("depth", UPPER), ("depth", "gbv"), ("depth", "pbv")):
+        line = wide.xs(axis, level="axis")[column].unstack(axis)
+        assert (line.diff(axis=1).iloc[:, 1:] > -1e-12).all(axis=None), axis
+    plain = frame[frame["name"] != UPPER]
+    assert plain["share"].to_numpy() == pytest.approx(1 - (plain["gap"] / _upper(frame, plain)).to_numpy())
+    assert (frame["temperature"] == 1)[frame["axis"] != "temperature"].all()
+
+
+def _upper(frame: pd.DataFrame, of: pd.DataFrame) -> pd.Series:
+    keys = ["pair", "axis", "temperature", "paths", "depth"]
+    bound = frame[frame["name"] == UPPER].set_index(keys)["value"].rename("bound")
+    return of.join(bound, on=keys)["bound"]
+
+
+def test_no_bar_crosses_the_bound(folder: Path) -> None:
+    for (_, axis), part in rows("real_bound", folder).groupby(["pair", "axis"], sort=False):
+        fig, axes = plots_paper.canvas(4, 3)
+        ax = plots_real.bounded_lines(axes[0, 0], part, str(axis))
+        fig.draw_without_rendering()
+        best = part[part["name"] == UPPER].sort_values(str(axis))["value"].to_numpy()
+        found = [item.get_segments() for item in ax.collections if isinstance(item, LineCollection)]
+        assert len(found) == part["name"].nunique() - 1
+        for bars in found:
+            for place, segment in enumerate(bars):
+                assert segment[:, 1].max() <= best[place] + 1e-9
+
+
+def test_drafted_block_efficiency(folder: Path) -> None:
+    """With one path all but SpecInfer, the token rule then, are BV on every tree; BV does not depend on K."""
+    frame = rows("real_paths", folder)
+    keys = ["pair", "temperature", "paths"]
+    wide = frame.pivot(index=keys, columns="name", values="value")
+    one = wide.xs(1, level="paths")
+    for name in ("traversal", "gbv", "tgbv", "pbv"):
+        assert one[name].to_numpy() == pytest.approx(one["bv"].to_numpy())
+    assert (wide["bv"].unstack().std(axis=1) < 1e-12).all()
+    assert wide.stack().between(1, frame["depth"].iloc[0] + 1).all()
+    for row in frame.itertuples():
+        bv = wide.loc[(row.pair, row.temperature, row.paths), "bv"]
+        assert row.over["bv"][0] == pytest.approx(row.value / bv)
+    deep = rows("real_depth", folder)
+    assert (deep["value"] <= deep["depth"] + 1).all()
+    assert set(rows("real_temperature", folder)["paths"]) == {frame["paths"].max()}
+
+
+def test_figures_share_their_measurements(folder: Path) -> None:
+    """Cells that several figures show are the same numbers, so they come from the same records."""
+    parts = [rows(name, folder) for name in ("real_paths", "real_temperature", "real_depth")]
+    keys = ["pair", "temperature", "paths", "depth", "name"]
+    together = pd.concat(parts)[[*keys, "value"]]
+    assert (together.groupby(keys)["value"].nunique() == 1).all()
+    assert together.duplicated(keys).any()
+
+
+def test_decoded(folder: Path) -> None:
+    frame = pd.concat([rows("real_time", folder), rows("table_real", folder), rows("real_depth", folder, "points")])
+    per_token = np.array([sum(entry.values()) for entry in frame["milliseconds"]])
+    assert per_token * frame["tokens_per_second"].to_numpy() == pytest.approx(np.full(len(frame), 1000.0))
+    assert frame["block_efficiency"].to_numpy() == pytest.approx((frame["tokens"] / frame["rounds"]).to_numpy())
+    alone = frame[frame["name"] == "autoregressive"]
+    assert (alone["block_efficiency"] == 1).all()
+    bv = frame[frame["name"] == "bv"]
+    assert (bv["speed_over_bv"] == 1).all()
+    time = rows("real_time", folder)
+    same = time[time["name"] == "bv"].groupby("pair")["tokens"].nunique()
+    assert (same == 1).all()  # one path, the same random numbers: only its time is measured again
+
+
+def test_table(folder: Path) -> None:
+    data = stored("table_real", folder)["data"]
+    lines = table_real.rows(data)
+    latex = table_real.latex(data)
+    assert latex.count(r"\\") == len(lines) + 1
+    assert {line.count("&") for line in latex.splitlines() if line.endswith(r"\\")} == {len(table_real.HEADINGS) - 1}
+    assert [latex.count(rf"\{rule}") for rule in ("toprule", "midrule", "bottomrule")] == [1, 1, 1]
+    groups = sum(1 for line in lines if line[1][0])
+    assert sum(bold for line in lines for _, bold in line) == 2 * groups
+    assert table_real.markdown(data).count("\n") == len(lines) + 1
+
+
+def test_finished_prompts_need_no_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} was loaded")
+
+    before = {name: stored(name, tiny)["data"] for name in MODELS}
+    monkeypatch.setattr(real_jobs, "open_named", refuse)
+    for name in MODELS:
+        again = FIGURES[name].compute(Work("tiny", real=Real(tiny)))
+        assert json.loads(json.dumps(again)) == before[name]
+
+
+def test_a_stopped_run_goes_on(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the records of a run that stopped inside a line: only what is missing is measured, to the same numbers."""
+    name = "tiny-bound-T1.jsonl"
+    kept = (tiny / real_jobs.RECORDS / "tiny" / name).read_bytes()
+    place = tmp_path / real_jobs.RECORDS / "tiny"
+    place.mkdir(parents=True)
+    (place / name).write_bytes(kept[: kept.index(b"\n") + 100])
+    seen: list[str] = []
+    [job] = real_jobs.measured("tiny", Real(tmp_path), seen.append)
+    found = real_data.bound_rows(job, 1.0)
+    [whole] = real_jobs.measured("tiny", Real(tiny), seen.append)
+    assert found == real_data.bound_rows(whole, 1.0)
+    assert len((place / name).read_bytes().splitlines()) == 2
+
+
+def test_prompts() -> None:
+    sets = {"a": ["1", "2", "3"], "b": ["4"]}
+    assert [(label, prompt.text) for label, prompt in mixed(sets, 9)] == [
+        ("a", "1"),
+        ("b", "4"),
+        ("a", "2"),
+        ("a", "3"),
+    ]
+    assert mixed(sets, 2) == mixed(sets, 9)[:2]
+    assert all(len(set(texts)) == len(texts) >= 24 for texts in BUILT_IN.values())
+
+
+def test_prompt_files(tmp_path: Path) -> None:
+    path = tmp_path / "gsm8k-50.jsonl"
+    path.write_text('{"question": "one"}\n{"question": "two"}\n')
+    assert prompt_sets([str(path), f"mine={path}"]) == {"gsm8k": ["one", "two"], "mine": ["one", "two"]}
+    for sources, match in (
+        (["nowhere.jsonl"], "--prompts: got nowhere.jsonl, expected a file, or one of code, questions, gsm8k"),
+        (["code", "code"], "the label code twice"),
+    ):
+        with pytest.raises(InputError, match=match):
+            prompt_sets(sources)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--prompts", "nowhere.jsonl"), "--prompts: got nowhere.jsonl"),
+        (("--pairs", "smollm2-far"), "--pairs: got smollm2-far at size quick, expected one of tiny"),
+    ],
+)
+def test_bad_options(tmp_path: Path, arguments: tuple[str, ...], match: str) -> None:
+    result = CliRunner().invoke(app, ["figures", "--quick", "--only", "real_time", "--out", str(tmp_path), *arguments])
+    assert result.exit_code == 2
+    assert match in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("*.*"))
+
+
+def test_one_prompt_has_no_standard_error(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("def f():")
+    with pytest.raises(InputError, match="got 1 prompt, expected at least 2"):
+        real_jobs.measured("tiny", Real(tmp_path, (str(path),)), print)
