@@ -19,10 +19,29 @@ in which the first N tokens are committed: given the text the run's own count wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+import torch
+
+from lpverify import _check
+from lpverify._array import Array
+from lpverify.decode import engine
+from lpverify.decode.engine import Request
+from lpverify.decode.keys import Keys
+from lpverify.decode.metrics import Stopwatch, ratio
+from lpverify.decode.models import Pair
+from lpverify.decode.on_path import TextRows, has_closed_form
+from lpverify.decode.sampling import Sampling
+from lpverify.decode.text import Text
+from lpverify.verify import VERIFIERS, Verifier, verifier
+
+SCHEMA = "lpverify/runs@1"
+ALGORITHMS = tuple(name for name in VERIFIERS if name != "policy" and has_closed_form(verifier(name)))
+"""What can be measured without drafting."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -52,3 +71,101 @@ def run_on_text(reached: Floats) -> Run:
         begins[t + 1 : t + 1 + stops.shape[1]] += begins[t] * stops[t]
     begins = begins[:size]
     return Run(size, float(begins.sum()), float(begins @ reached[:, -1]))
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Runs of ``tokens`` tokens at every K of ``paths`` and L of ``depths``; trees are drafted every ``stride`` tokens.
+
+    The trees say how many distinct nodes a draft has. ``eos``: ids that end a text. Raises InputError for impossible
+    numbers.
+    """
+
+    paths: tuple[int, ...]
+    depths: tuple[int, ...]
+    tokens: int = 128
+    stride: int = 16
+    sampling: Sampling = Sampling()
+    seed: int = 0
+    eos: Collection[int] = ()
+
+    def __post_init__(self) -> None:
+        for name, values in (("paths (K)", self.paths), ("depth (L)", self.depths)):
+            if not values:
+                raise _check.fail(name, got="none", expected="at least one integer >= 1")
+            for value in values:
+                _check.integer(name, value, least=1)
+        _check.integer("tokens", self.tokens, least=1)
+        _check.integer("stride", self.stride, least=1)
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        return [(paths, depth) for paths in self.paths for depth in self.depths]
+
+
+def measure_runs(
+    pair: Pair,
+    algorithms: Sequence[str],
+    requests: Sequence[Request],
+    settings: RunSettings,
+    *,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """The document ``lpverify/runs@1``: cells as in ``lpverify/bound@1``, of whole runs after ``requests``.
+
+    Standard errors are over requests. Raises InputError for an algorithm without a closed form, and where a text does
+    not fit into a model.
+    """
+    names = [_check.choice("algorithm", name, ALGORITHMS) for name in algorithms]
+    verifiers = {name: verifier(name) for name in names}
+    longest = max(settings.depths)
+    for request in requests:
+        needed = engine.Settings(depth=longest, max_new_tokens=settings.tokens + longest)
+        engine.check_context(pair, request, needed)
+    found = []
+    for request in requests:
+        found.append(_measure(pair, verifiers, request, settings))
+        advance()
+    cells = []
+    for i, (paths, depth) in enumerate(settings.shapes):
+        nodes = [count for one in found for count in one.nodes[i]]
+        entries = {}
+        for name in names:
+            runs = [one.runs[name][i] for one in found]
+            value, error = ratio([run.tokens for run in runs], [run.rounds for run in runs])
+            full = sum(run.full for run in runs) / sum(run.rounds for run in runs)
+            entries[name] = {"block_efficiency": value, "se": error, "all_accepted": full}
+        cells.append({"paths": paths, "depth": depth, "nodes": sum(nodes) / len(nodes), "algorithms": entries})
+    return {"schema": SCHEMA, "prompts": len(found), "cells": cells}
+
+
+@dataclass(frozen=True)
+class _Measured:
+    nodes: list[list[int]]  # by shape, one count a tree
+    runs: Mapping[str, list[Run]]  # by algorithm and shape
+
+
+def _measure(pair: Pair, verifiers: Mapping[str, Verifier], request: Request, settings: RunSettings) -> _Measured:
+    most, longest = max(settings.paths), max(settings.depths)
+    nodes: list[list[int]] = [[] for _ in settings.shapes]
+    watch = Stopwatch(pair.target.device)
+    with torch.inference_mode():
+        text = Text(pair, request, settings.sampling, Keys(settings.seed, request.key), watch)
+        for place in range(0, settings.tokens, settings.stride):
+            text.grow(place)
+            if not set(text.tokens).isdisjoint(settings.eos):
+                break
+            view = text.tree(most, longest)
+            for counts, (paths, depth) in zip(nodes, settings.shapes, strict=True):
+                counts.append(len(view.restricted(paths, depth).parent) - 1)
+        text.grow(settings.tokens + longest)
+        target, draft = text.rows()
+        ended = (i + 1 for i, token in enumerate(text.tokens) if token in settings.eos)
+        starts = np.arange(min(next(ended, settings.tokens), settings.tokens))
+        rows = TextRows(text.tokens, cast(Array, target), cast(Array, draft))
+        runs: dict[str, list[Run]] = {name: [] for name in verifiers}
+        for paths in settings.paths:
+            reached = {name: rows.budgets(checked, starts, longest, paths) for name, checked in verifiers.items()}
+            for name, quotients in reached.items():
+                runs[name] += [run_on_text(quotients[:, : depth + 1]) for depth in settings.depths]
+    return _Measured(nodes, runs)
