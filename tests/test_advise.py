@@ -216,6 +216,8 @@ def test_missing_costs_are_named() -> None:
     ("place", "value", "message"),
     [
         (("schema",), "lpverify/solve@1", "expected a document lpverify/bound@1 or lpverify/decode@1"),
+        (("settings", "temperature"), "hot", "settings.temperature: got 'hot', expected a number or null"),
+        (("settings", "target"), 1, "settings.target: got 1, expected a name or null"),
         (("cells",), {}, "cells: got {}, expected a list"),
         (("cells",), [], "got no algorithm, expected at least one"),
         (("cells", 1, "paths"), 0, "cells[1].paths: got 0, expected an integer >= 1"),
@@ -308,11 +310,13 @@ def test_algorithms_without_costs_are_named(capsys: pytest.CaptureFixture[str], 
     ("arguments", "message"),
     [
         (["--costs", "none.json"], "none.json: got No such file"),
-        (["--target", "tiny"], "--target: got tiny, expected nothing, as --costs is given"),
+        (["--target", "tiny"], "--target: got tiny, expected nothing, as DOCUMENT and --costs was given"),
         (["--algorithms", "bv,gbv"], "--algorithms: got 'gbv', expected one of bv, pbv"),
         (["--plot", "x.gif"], "--plot: got x.gif, expected a file name that ends in .png"),
         (["--json", "/none/x.json"], "--json: got /none/x.json"),
         (["none.json"], "none.json: got No such file"),
+        (["--paths", "2"], "--paths: got 2, expected nothing, as DOCUMENT was given"),
+        (["--save-costs", "c.json"], "--save-costs: got c.json, expected nothing, as --costs was given"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -373,7 +377,7 @@ def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     advice = json.loads(out)
     assert all(seconds > 0 for cell in advice["cells"] for seconds in cell["stage_seconds"].values())
     kept = json.loads(Path(costs).read_text())
-    assert kept == advice["settings"]["costs"]
+    assert kept == advice["costs"]
     assert kept["settings"]["target"] == "markov-3"
     assert set(kept["verify"]) == {"bv", "pbv"}
     assert set(kept["verify"]["bv"]) == {"1"}
@@ -386,6 +390,36 @@ def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (code, err) == (2, "lpverify: error: --repeats: got 0, expected an integer >= 1\n")
 
 
+def test_without_documents_runs_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One command from a pair to advice; with the pair's costs by hand only block efficiency is measured."""
+    pytest.importorskip("torch")
+    costs = written(tmp_path / "costs.json", COSTS)
+    pair = ["advise", "--target", "markov-3", "--draft", "markov-3", "--prompts", "A", "--tokens", "24"]
+    shape = ["-k", "1,4", "-l", "4,8", "--algorithms", "bv,pbv"]
+    code, out, err = call(capsys, *pair, *shape, "--costs", costs, "--json", "-")
+    assert (code, err) == (0, "")
+    advice = json.loads(out)
+    assert {(c["algorithm"], c["paths"], c["depth"]) for c in advice["cells"]} == {
+        *(("bv", 1, depth) for depth in (4, 8)), *(("pbv", k, depth) for k in (1, 4) for depth in (4, 8))
+    }  # fmt: skip
+    assert advice["efficiency"]["settings"]["tokens"] == 24
+    by_place = {(c["algorithm"], c["paths"], c["depth"]): c for c in advice["cells"]}
+    assert by_place["pbv", 1, 8]["block_efficiency"] == by_place["bv", 1, 8]["block_efficiency"]
+    assert by_place["pbv", 1, 8]["block_efficiency"] <= by_place["pbv", 4, 8]["block_efficiency"]
+    code, out, err = call(capsys, *pair, "-k", "2", "-l", "2", "--repeats", "1", "--context", "8")
+    assert (code, err) == (0, "")
+    assert "TGBV" in out or "tgbv" in out
+    for arguments, message in (
+        (["--algorithms", "traversal"], "--algorithms: got 'traversal', expected one of token, bv, gbv"),
+        (["-k", "0"], "--paths: got '0', expected integers >= 1"),
+        (["--tokens", "0"], "tokens: got 0, expected an integer >= 1"),
+        (["--temperature", "-1"], "temperature: got -1.0"),
+    ):
+        code, out, err = call(capsys, *pair, *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+
 def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that only models move, 1 a draft step, 10 + n a pass of n tokens, the tables are those numbers."""
     pytest.importorskip("torch")
@@ -393,14 +427,14 @@ def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
 
-    now = [0.0]
+    now, speed = [0.0], [7.0]  # the warm-up is slower
     monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
 
     def ticking(name: str, method: str, cost: Any) -> None:
         plain = getattr(table.TableState, method)
 
         def counted(self: Any, tokens: Any, *rest: Any) -> Any:
-            now[0] += cost(len(tokens))
+            now[0] += speed[0] * cost(len(tokens))
             return plain(self, tokens, *rest)
 
         monkeypatch.setattr(table.TableState, method, counted)
@@ -409,7 +443,13 @@ def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
     ticking("target", "tree", lambda size: 10.0 + size)
     target, _ = table.load("markov-3", "target", costs.torch.device("cpu"))
     draft, _ = table.load("markov-3", "draft", costs.torch.device("cpu"))
-    found = costs.measure(Pair(target, draft), [(0, 1, 2), (0, 2)], ["bv", "pbv"], [1, 3], [2, 6], Sampling())
+
+    def advance() -> None:
+        speed[0] = 1.0
+
+    contexts = [(0, 1, 2), (0, 2)]
+    arguments = (["bv", "pbv"], [1, 3], [2, 6], Sampling())
+    found = costs.measure(Pair(target, draft), contexts, *arguments, advance=advance)
     assert found["draft_step"] == {"1": 1.0, "3": 3.0}
     assert found["target_pass"] == {n: 10.0 + int(n) for n in found["target_pass"]}
     assert {"2", "19"} <= set(found["target_pass"])

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli import _advise_measure as measuring
+from lpverify.cli._parse import integer, integers, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,33 +22,49 @@ MOST_NAMED = 6
 
 def run(
     documents: Annotated[
-        list[str],
-        typer.Argument(metavar="DOCUMENT...", help="JSON of lpverify bound, or of lpverify decode (several)."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[DOCUMENT...]", help="JSON of lpverify bound or decode; default: measure on --prompts."
+        ),
+    ] = None,
     costs: Annotated[
         str | None, typer.Option(metavar="FILE", help="Seconds by part (lpverify/costs@1); default: measure them.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="M", help="Measure this target; default: that of DOCUMENT.")
+        str | None, typer.Option(metavar="M", help="Target to measure; default: that of DOCUMENT, else tiny.")
     ] = None,
     draft: Annotated[str | None, typer.Option(metavar="M", help="The draft model, likewise.")] = None,
+    prompts: Annotated[
+        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
+    ] = "def main():",
+    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
+    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
     algorithms: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Only these; default: all of DOCUMENT that have costs.")
+        str | None,
+        typer.Option(metavar="A,B,...", help="Default: all of DOCUMENT that have costs, else bv, gbv, tgbv and pbv."),
     ] = None,
+    paths: Annotated[
+        str | None, typer.Option("--paths", "-k", metavar="K,K,...", help="Without DOCUMENT; default: 1,2,3,4.")
+    ] = None,
+    depth: Annotated[
+        str | None, typer.Option("--depth", "-l", metavar="L,L,...", help="Without DOCUMENT; default: 2,4,6,8.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(metavar="N", parser=integer, help="Length of the texts that are measured on.")
+    ] = 128,
+    context: Annotated[
+        int, typer.Option(metavar="N", parser=integer, help="Seconds after N tokens, prompt included.")
+    ] = 128,
+    repeats: Annotated[int, typer.Option(metavar="N", parser=integer, help="Seconds: the median of N contexts.")] = 5,
     interpolate: Annotated[
         bool, typer.Option("--interpolate", help="Also consider L between the measured ones (monotone cubic).")
     ] = False,
-    prompts: Annotated[
-        str, typer.Option(metavar="FILE|TEXT", help="Measure after these prompts; as in lpverify decode.")
-    ] = "def main():",
-    context: Annotated[
-        int, typer.Option(metavar="N", parser=integer, help="Measure after N tokens, prompt included.")
-    ] = 128,
-    repeats: Annotated[int, typer.Option(metavar="N", parser=integer, help="Contexts to take the median of.")] = 5,
     temperature: Annotated[
-        float | None, typer.Option(metavar="T", parser=number, help="Measure at this; default: that of DOCUMENT.")
+        float | None, typer.Option(metavar="T", parser=number, help="Default: that of DOCUMENT, else 1.")
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
+    top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Likewise; default: all.")] = None,
+    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Likewise; default: all.")] = None,
+    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all that is drawn.")] = 0,
     device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
     device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
     dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
@@ -57,127 +74,89 @@ def run(
 ) -> None:
     """Predict tokens per second over K and L, recommend, and say how flat the optimum is.
 
-    Block efficiency comes from DOCUMENT, seconds from a cost file or from the pair itself. One round takes the first
-    draft step and L - 1 steps at batch K, one target pass over the distinct drafted nodes, verification, and keeping
-    the caches.
+    A round takes the first draft step and L - 1 steps at batch K, one target pass over the distinct drafted nodes,
+    verification, and keeping the caches; the seconds of each come from a cost file or from the pair itself. Block
+    efficiency comes from DOCUMENT, or from the rounds of whole runs on texts of the target (token, bv, gbv, tgbv, pbv).
     """
     from lpverify import _check
     from lpverify.cli._output import STDOUT, check_plot, check_writable, write_json
     from lpverify.exact import throughput
-    from lpverify.exact.throughput_files import load_cells, load_costs, parse_costs
+    from lpverify.exact.throughput_files import load_cells, load_costs, parse_costs, read_cells
 
     check_writable("--json", json)
     kind = check_plot(plot, json)
-    measured = {"--target": target, "--draft": draft, "--temperature": temperature, "--save-costs": save_costs}
-    for option, value in measured.items():
-        if costs is not None and value is not None:
-            raise _check.fail(option, got=value, expected="nothing, as --costs is given and nothing is measured")
+    check_writable("--save-costs", save_costs)
     if save_costs == STDOUT:
         raise _check.fail("--save-costs", got="-", expected="a file name")
-    check_writable("--save-costs", save_costs)
-    cells, settings = load_cells(documents)
-    cells = _chosen(cells, algorithms)
+    names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
+    files = documents or []
+    _refuse("--costs", costs is not None, {"--save-costs": save_costs})
+    _refuse("DOCUMENT", bool(files), {"--paths": paths, "--depth": depth})
+    everything = costs is not None and bool(files)
+    told = {"--target": target, "--draft": draft, "--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
+    _refuse("DOCUMENT and --costs", everything, told)
+    cells, settings = load_cells(files) if files else ([], {})
+    cells = _chosen(cells, names) if files else cells
     left_out: list[str] = []
-    document: dict[str, Any] | None = None
-    if costs is not None:
-        seconds = load_costs(costs)
-        if algorithms is None:
-            left_out += list(dict.fromkeys(cell.algorithm for cell in cells if cell.algorithm not in seconds.verify))
-            cells = [cell for cell in cells if cell.algorithm in seconds.verify] or cells
-    else:
-        models = target or settings.get("target"), draft or settings.get("draft")
-        hot = settings.get("temperature") if temperature is None else temperature
-        document = _measure(
-            cells,
-            models,
-            (hot, settings.get("top_k"), settings.get("top_p")),
-            prompts=prompts,
-            context=context,
-            repeats=repeats,
+    seconds = None if costs is None else load_costs(costs)
+    made: dict[str, Any] = {"documents": files, "costs": costs, "interpolate": interpolate, "settings": settings}
+    if not everything:
+        law: dict[str, Any] = {"temperature": 1.0}
+        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
+            chosen = settings.get(name) if value is None else value
+            law |= {} if chosen is None else {name: chosen}
+        bench = measuring.Bench.open(
+            (target or settings.get("target") or "tiny", draft or settings.get("draft") or "tiny"),
+            law,
+            prompts,
+            limit=limit,
             chat=chat,
+            seed=seed,
             options={"device": device, "device_map": device_map, "dtype": dtype},
         )
-        if save_costs is not None:
-            write_json(save_costs, document)
-        seconds = parse_costs(document, "measured costs")
+        made["settings"] = made["settings"] | bench.settings
+        if not files:
+            shapes = integers("--paths", paths or "1,2,3,4"), integers("--depth", depth or "2,4,6,8")
+            made["efficiency"] = bench.runs(names, *shapes, tokens)
+            cells, _ = read_cells([("measured", made["efficiency"])])
+        if seconds is None:
+            made["costs"] = bench.costs(cells, context, repeats)
+            if save_costs is not None:
+                write_json(save_costs, made["costs"])
+            seconds = parse_costs(made["costs"], "measured costs")
+    assert seconds is not None
+    if names is None:
+        left_out += dict.fromkeys(cell.algorithm for cell in cells if cell.algorithm not in seconds.verify)
+        cells = [cell for cell in cells if cell.algorithm in seconds.verify] or cells
     found = throughput.predict(seconds, throughput.with_full_acceptance(cells, interpolate=interpolate))
     if plot is not None:
         assert kind is not None
         _draw(found, plot, kind)
     if json is not None:
-        more: dict[str, Any] = {"documents": documents, "interpolate": interpolate, "bound": settings}
-        more |= {"costs": costs if document is None else document}
-        write_json(json, to_json(found, seconds, left_out, more))
+        write_json(json, to_json(found, seconds, left_out, made))
     if json != STDOUT:
         _print(found, seconds, left_out)
 
 
-def _chosen(cells: Sequence[Cell], algorithms: str | None) -> list[Cell]:
+def _refuse(given: str, is_given: bool, options: dict[str, Any]) -> None:
+    """Raise InputError for an option that would have no effect."""
+    from lpverify import _check
+
+    for option, value in options.items():
+        if is_given and value is not None:
+            raise _check.fail(option, got=value, expected=f"nothing, as {given} was given")
+
+
+def _chosen(cells: Sequence[Cell], names: Sequence[str] | None) -> list[Cell]:
     """The cells of the wanted algorithms. Raises InputError for one that was not measured."""
     from lpverify import _check
 
-    if algorithms is None:
-        return list(cells)
     known = tuple(dict.fromkeys(cell.algorithm for cell in cells))
-    names = {_check.choice("--algorithms", name.strip(), known) for name in algorithms.split(",")}
-    return [cell for cell in cells if cell.algorithm in names]
+    wanted = known if names is None else [_check.choice("--algorithms", name, known) for name in names]
+    return [cell for cell in cells if cell.algorithm in wanted]
 
 
-def _measure(
-    cells: Sequence[Cell],
-    models: tuple[Any, Any],
-    sampling: tuple[Any, Any, Any],
-    *,
-    prompts: str,
-    context: int,
-    repeats: int,
-    chat: bool,
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """The costs of all that ``cells`` need, on the pair itself."""
-    from importlib.util import find_spec
-
-    from lpverify import _check
-
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            expected = "it installed (the extra lpverify[decode]), or --costs FILE"
-            raise _check.fail("advise", got=f"no {package}", expected=expected)
-    for option, name in zip(("--target", "--draft"), models, strict=True):
-        if not isinstance(name, str):
-            raise _check.fail(option, got="no model", expected="one, or a DOCUMENT that names it, or --costs FILE")
-    from lpverify.cli._progress import time_left
-    from lpverify.decode import costs
-    from lpverify.decode.prompts import load_prompts
-    from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
-
-    temperature, top_k, top_p = sampling
-    law = Sampling(1.0 if temperature is None else temperature, top_k, top_p)
-    _check.integer("--context", context, least=1)
-    _check.integer("--repeats", repeats, least=1)
-    loaded = load_prompts(prompts, repeats)
-    names = list(dict.fromkeys(cell.algorithm for cell in cells))
-    paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
-    pair = open_pair(*models, **options)
-    with time_left() as progress:
-        bar = progress.add_task("measuring", total=2 * repeats + 1)
-
-        def advance() -> None:
-            progress.advance(bar)
-
-        requests = [(tuple(pair.tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in loaded]
-        contexts = costs.contexts(pair.models, requests, repeats, context, max(depths), law, advance=advance)
-        document = costs.measure(pair.models, contexts, names, paths, depths, law, advance=advance)
-    described = {"target": models[0], "draft": models[1], "context": context, "repeats": repeats, "chat": chat}
-    described |= {"temperature": law.temperature, "top_k": law.top_k, "top_p": law.top_p}
-    described |= {"dtype": pair.dtype, "device": str(pair.models.target.device)}
-    return document | {"settings": described}
-
-
-def to_json(
-    found: Sequence[Prediction], costs: Costs, left_out: Sequence[str], settings: dict[str, Any]
-) -> dict[str, Any]:
+def to_json(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str], made: dict[str, Any]) -> dict[str, Any]:
     """The document ``lpverify/advise@1``."""
     from lpverify._provenance import provenance
     from lpverify.exact.throughput import fastest, within
@@ -187,7 +166,7 @@ def to_json(
         by_algorithm.setdefault(prediction.cell.algorithm, []).append(prediction)
     return {
         "schema": "lpverify/advise@1",
-        "settings": settings,
+        **made,
         "autoregressive_tokens_per_second": None if costs.target_step is None else 1 / costs.target_step,
         "cells": [_plain(prediction) for prediction in found],
         "best": _plain(fastest(found)),

@@ -1,4 +1,4 @@
-"""Documents that `lpverify.exact.throughput` needs: costs, and block efficiencies from `bound` or `decode`.
+"""Documents that `lpverify.exact.throughput` needs: costs, and block efficiencies of `advise`, `bound` or `decode`.
 
 Costs are measured or written by hand. A TABLE is a number of seconds, or an object of them by K (``draft_step``,
 ``round``), by tokens in the pass (``target_pass``), by K and then L (``verify``); between its entries it is linear::
@@ -28,8 +28,14 @@ from lpverify.verify import VERIFIERS, verifier
 SCHEMA = "lpverify/costs@1"
 REQUIRED = ("draft_step", "target_pass", "verify", "round")
 OPTIONAL = ("catch_up", "target_step", "settings", "versions", "description")
-SAME = ("target", "draft", "temperature", "top_k", "top_p")
-"""Settings in which documents that are used together must agree."""
+SAME: dict[str, tuple[type, ...]] = {
+    "target": (str,),
+    "draft": (str,),
+    "temperature": (int, float),
+    "top_k": (int,),
+    "top_p": (int, float),
+}
+"""Settings in which documents that are used together must agree, and what they are if not null."""
 
 BASELINES = ("autoregressive", "assisted")
 
@@ -62,21 +68,28 @@ def parse_costs(document: Any, where: str) -> Costs:
 
 
 def load_cells(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Cell], dict[str, Any]]:
-    """Cells of documents ``lpverify/bound@1`` and ``lpverify/decode@1``, with the settings they share.
+    """Cells of the documents at ``paths``, see `read_cells`."""
+    return read_cells([(os.fspath(path), _document(path, "a document of lpverify bound or decode")) for path in paths])
+
+
+def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
+    """Cells of (name, document) pairs, schemas those of `READERS`, with the settings they share.
 
     Algorithms that look at the first path only have cells at K = 1, whatever K they were run with. Raises InputError
     for what is no such document, for documents of different models or sampling, and for a cell that is given twice.
     """
     cells: dict[tuple[str, int, int], Cell] = {}
     shared: dict[str, Any] = {}
-    for path in paths:
-        where = os.fspath(path)
-        document = _document(path, "a document of lpverify bound or decode")
+    for where, document in documents:
         kind = _schema(document, where, set(READERS))
         settings = _object(document.get("settings"), f"{where}: settings", "the settings of the run")
-        for name in SAME:
-            if path != paths[0] and settings.get(name) != shared.get(name):
-                got, expected = f"{name} = {settings.get(name)!r}", f"{shared.get(name)!r} as in {paths[0]}"
+        for name, kinds in SAME.items():
+            value = settings.get(name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+                expected = "a name" if kinds == (str,) else "a number"
+                raise _check.fail(f"{where}: settings.{name}", got=_short(value), expected=f"{expected} or null")
+            if shared and settings.get(name) != shared.get(name):
+                got, expected = f"{name} = {settings.get(name)!r}", f"{shared.get(name)!r} as in {documents[0][0]}"
                 raise _check.fail(f"{where}: settings", got=got, expected=expected)
         shared = shared or settings
         found = _single(READERS[kind](document, where))
@@ -87,7 +100,7 @@ def load_cells(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Cell], dic
         cells |= found
     if not cells:
         raise _check.fail(
-            ", ".join(os.fspath(path) for path in paths), got="no algorithm", expected="at least one measured"
+            ", ".join(where for where, _ in documents), got="no algorithm", expected="at least one measured"
         )
     return list(cells.values()), shared
 
@@ -117,7 +130,9 @@ def _bound_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
             spot = f"{place}.algorithms.{name}"
             values = _object(values, spot, "an algorithm's values")
             value = _number(values.get("block_efficiency"), f"{spot}.block_efficiency", 1.0, depth + 1.0)
-            cells.append(Cell(name, paths, depth, nodes, value, _error(values.get("se"), f"{spot}.se")))
+            full = values.get("all_accepted")
+            full = None if full is None else _number(full, f"{spot}.all_accepted", 0.0, 1.0)
+            cells.append(Cell(name, paths, depth, nodes, value, _error(values.get("se"), f"{spot}.se"), full))
     return cells
 
 
@@ -148,6 +163,7 @@ def _decode_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
 
 READERS: dict[str, Callable[[Mapping[str, Any], str], list[Cell]]] = {
     "lpverify/bound@1": _bound_cells,
+    "lpverify/runs@1": _bound_cells,
     "lpverify/decode@1": _decode_cells,
 }
 
