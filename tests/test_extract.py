@@ -265,6 +265,21 @@ def test_a_folder_of_problems(prompts: str, tmp_path: Path) -> None:
         assert json.loads((folder / name).read_text())["target"]["kind"] == "tree"
 
 
+def test_problems_from_python_are_those_of_the_folder(tmp_path: Path) -> None:
+    opened = open_pair("markov-3", "markov-3")
+    found = opened.extract(["A", "B C"], top_k=2, depth=2, contexts=2, stride=3, paths=3)
+    settings_ = Settings(2, Sampling(top_k=2), 2, 3)
+    folders.extract_folder(opened, keyed(["A", "B C"]), settings_, tmp_path / "trees")
+    assert len(found) == 4
+    for problem in found:
+        stored = load_problem(tmp_path / "trees" / f"{problem.name}.json")
+        assert (problem.paths, problem.description) == (3, stored.description)
+        assert all((a == b).all() for a, b in zip(problem.pair.target, stored.pair.target, strict=True))
+    for wrong in ("A", []):
+        with pytest.raises(InputError, match="prompts: got .*, expected a list of texts"):
+            opened.extract(wrong)
+
+
 def test_a_rerun_computes_what_is_missing_only(prompts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "trees"
     arguments = (*TABLES, "--prompts", prompts, "-o", str(folder), "--contexts")

@@ -11,19 +11,20 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lpverify import _check
 from lpverify._write import write_whole
 from lpverify.decode import engine
 from lpverify.decode.contexts import Context, contexts, text_length
 from lpverify.decode.engine import Request, check_context
-from lpverify.decode.extract import Extract, Settings, extract
-from lpverify.decode.models import Tokenizer
+from lpverify.decode.extract import Settings, extract
 from lpverify.decode.prompts import Prompt
-from lpverify.decode.session import OpenPair
 from lpverify.dist.files import FOLDER_SETTINGS, problem_folder, save_problem
 from lpverify.dist.problem_format import ProblemFile
+
+if TYPE_CHECKING:
+    from lpverify.decode.session import OpenPair
 
 SCHEMA = "lpverify/extract@1"
 TAIL = 40
@@ -53,34 +54,55 @@ def extract_folder(
     All prompts are checked before anything is written; ``report`` is told how many contexts a step dealt with. Raises
     InputError as `engine.check_context` and for a folder with other content; SizeError as `extract`.
     """
-    pair, tokenizer = opened.models, opened.tokenizer
-    description = describe(opened, settings, chat)
-    requests = [Request(tuple(tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
-    length = text_length(settings.contexts, settings.stride)
-    for request in requests:
-        check_context(pair, request, engine.Settings(depth=settings.depth, max_new_tokens=max(length, 1)))
-    guard(folder, description, versions or {})
+    requests = checked_requests(opened, prompts, settings, chat)
+    guard(folder, describe(opened, settings, chat), versions or {})
+    last = text_length(settings.contexts, settings.stride)
     written = found = 0
     for request in requests:
-        wanted = [_path(folder, request, at) for at in range(0, length + 1, settings.stride)]
+        wanted = [_path(folder, request, at) for at in range(0, last + 1, settings.stride)]
         if all(path.exists() for path in wanted):  # no need for the text
             found += settings.contexts
             report(settings.contexts)
             continue
-        places = contexts(
-            pair, request, settings.contexts, settings.stride, settings.sampling, settings.seed, tokenizer.eos
-        )
+        places = own_contexts(opened, request, settings)
         for context in places:
             path = _path(folder, request, context.position)
             if path.exists():
                 found += 1
             else:
-                made = extract(pair, context, settings)
-                save_problem(_problem(made, context, request, tokenizer, description), path)
+                save_problem(problem(opened, context, request, settings, chat), path)
                 written += 1
             report(1)
         report(settings.contexts - len(places))
     return Outcome(written, found)
+
+
+def checked_requests(opened: OpenPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
+    """The prompts as tokens. Raises InputError as `engine.check_context`."""
+    length = max(text_length(settings.contexts, settings.stride), 1)
+    requests = [Request(tuple(opened.tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
+    for request in requests:
+        check_context(opened.models, request, engine.Settings(depth=settings.depth, max_new_tokens=length))
+    return requests
+
+
+def own_contexts(opened: OpenPair, request: Request, settings: Settings) -> list[Context]:
+    """The contexts in the target's text after one prompt."""
+    many = (settings.contexts, settings.stride, settings.sampling, settings.seed)
+    return contexts(opened.models, request, *many, opened.tokenizer.eos)
+
+
+def problem(opened: OpenPair, context: Context, request: Request, settings: Settings, chat: bool) -> ProblemFile:
+    """The problem below one context, with a description of where it is from."""
+    made, decode = extract(opened.models, context, settings), opened.tokenizer.decode
+    given = describe(opened, settings, chat).items()
+    said = ", ".join(f"{name} {value}" for name, value in given if value is not None and value is not False)
+    labels = ", ".join(repr(decode([token])) for token in made.tokens)
+    text = (
+        f"{said}; prompt {request.key}, {context.position} tokens into the target's text, after "
+        f"{decode(context.tokens)[-TAIL:]!r}; draftable at the root, by slot: {labels}"
+    )
+    return ProblemFile(made.pair, f"{request.key}-{context.position}", text)
 
 
 def describe(opened: OpenPair, settings: Settings, chat: bool) -> dict[str, Any]:
@@ -132,18 +154,3 @@ def guard(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -
 
 def _path(folder: Path, request: Request, position: int) -> Path:
     return folder / f"{request.key}-{position}.json"
-
-
-def _problem(
-    made: Extract, context: Context, request: Request, tokenizer: Tokenizer, description: dict[str, Any]
-) -> ProblemFile:
-    said = ", ".join(
-        f"{name} {value}" for name, value in description.items() if value is not None and value is not False
-    )
-    tail = tokenizer.decode(context.tokens)[-TAIL:]
-    labels = ", ".join(repr(tokenizer.decode([token])) for token in made.tokens)
-    text = (
-        f"{said}; prompt {request.key}, {context.position} tokens into the target's text, after {tail!r}; "
-        f"draftable at the root, by slot: {labels}"
-    )
-    return ProblemFile(made.pair, f"{request.key}-{context.position}", text)

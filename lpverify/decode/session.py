@@ -10,14 +10,17 @@ from typing import Any
 import torch
 
 from lpverify import _check
+from lpverify.decode import extract as extraction
+from lpverify.decode import extract_folder as folder
 from lpverify.decode.engine import Settings
 from lpverify.decode.load import load_model, quiet
 from lpverify.decode.metrics import DecodeStats, Generation
 from lpverify.decode.models import Pair, Tokenizer, pair
-from lpverify.decode.prompts import keyed
+from lpverify.decode.prompts import Prompt, keyed
 from lpverify.decode.records import Records
 from lpverify.decode.run import Progress, compare, parse_names
 from lpverify.decode.sampling import Sampling
+from lpverify.problem import VerifyProblem
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,7 @@ class OpenPair:
         impossible settings, no prompt.
         """
         names = parse_names("algorithms", ",".join(algorithms))
-        if isinstance(prompts, str) or not prompts:
-            raise _check.fail("prompts", got=repr(prompts), expected="a list of texts, at least one")
-        wanted = keyed(list(prompts))
+        wanted = _keyed(prompts)
         sampling = Sampling(temperature, top_k, top_p)
         settings = Settings(paths, depth, sampling, max_new_tokens, seed, self.tokenizer.eos)
         kept = Records(records, self.describe(settings, chat=chat))
@@ -62,11 +63,44 @@ class OpenPair:
         runs = [kept.get(names[0], prompt.key) for prompt in wanted]
         return stats, [self.tokenizer.decode(run.tokens) for run in runs if isinstance(run, Generation)]
 
+    def extract(
+        self,
+        prompts: Sequence[str],
+        *,
+        paths: int = 4,
+        depth: int = 4,
+        top_k: int = 4,
+        top_p: float | None = None,
+        temperature: float = 1.0,
+        contexts: int = 4,
+        stride: int = 16,
+        seed: int = 0,
+        chat: bool = False,
+    ) -> list[VerifyProblem]:
+        """The whole tree below each context of the target's own texts as a small problem, as ``lpverify extract`` does.
+
+        A prompt has ``contexts`` of them, one every ``stride`` tokens, fewer where its text ends before. Raises
+        InputError for impossible settings, SizeError for trees that are too large.
+        """
+        settings = extraction.Settings(depth, Sampling(temperature, top_k, top_p), contexts, stride, seed)
+        found = []
+        for request in folder.checked_requests(self, _keyed(prompts), settings, chat):
+            for context in folder.own_contexts(self, request, settings):
+                made = folder.problem(self, context, request, settings, chat)
+                found.append(VerifyProblem(made.pair, paths, made.name, made.description))
+        return found
+
     def describe(self, settings: Settings, *, chat: bool) -> dict[str, Any]:
         """What decides the outcome of a run on this pair, as plain data."""
         target, draft = self.names
         device = str(self.models.target.device)
         return describe(settings, target=target, draft=draft, chat=chat, dtype=self.dtype, device=device)
+
+
+def _keyed(prompts: Sequence[str]) -> list[Prompt]:
+    if isinstance(prompts, str) or not prompts:
+        raise _check.fail("prompts", got=repr(prompts), expected="a list of texts, at least one")
+    return keyed(list(prompts))
 
 
 def open_pair(
