@@ -447,7 +447,7 @@ def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
     def advance() -> None:
         speed[0] = 1.0
 
-    contexts = [(0, 1, 2), (0, 2)]
+    contexts = [(0, 1, 2)]
     arguments = (["bv", "pbv"], [1, 3], [2, 6], Sampling())
     found = costs.measure(Pair(target, draft), contexts, *arguments, advance=advance)
     assert found["draft_step"] == {"1": 1.0, "3": 3.0}

@@ -1,6 +1,6 @@
 """Seconds of the parts of a round on a pair of models, measured with the engine's own functions.
 
-Each part is timed alone after a context, the parts interleaved and every time the median over the contexts, so that a
+Each part is timed alone after a context, the parts interleaved, and every time is the median over contexts, so that a
 machine that slows down for a while is unfair to none:
 
     draft_step, round   `draft_paths` at two depths; the slope is one step at batch K, what is left of the intercept
@@ -34,12 +34,16 @@ from lpverify.dist.view import TreeView
 from lpverify.verify import Verifier, draw, verifier
 from lpverify.verify.draw import pick
 
+Key = tuple[Any, ...]
 SCHEMA = "lpverify/costs@1"
 POINTS = 8
 """Sizes of target pass that are timed, at most; they are further apart the larger they are."""
 
-LEAST_DEPTH = 4
+LEAST_DEPTH = 8
 """Drafts are timed at 2 tokens and at the largest depth, at least this one."""
+
+TIMES = 3
+"""What can be done again after the same context is timed so often."""
 
 
 def measure(
@@ -66,7 +70,7 @@ def measure(
     _check.integer("contexts", len(after), least=1)
     for context in after:
         check_room(pair, len(context), deepest)
-    times: dict[tuple[Any, ...], list[float]] = {}
+    times: dict[Key, list[float]] = {}
     for repeat, context in enumerate((after[0], *after)):
         bench = _Bench(pair, context, sampling, Keys(seed, "costs"), repeat)
         bench.target(_sizes(paths[-1] * depths[-1] + 1), paths[-1])
@@ -83,7 +87,7 @@ def measure(
             bench.cache(count, depths[-1])
         if repeat > 0:
             for key, seconds in bench.seconds.items():
-                times.setdefault(key, []).append(seconds)
+                times.setdefault(key, []).extend(seconds)
         if advance is not None:
             advance()
     found = {key: median(values) for key, values in times.items()}
@@ -137,19 +141,22 @@ def _sizes(most: int) -> list[int]:
 
 
 class _Bench:
-    """One repeat: seconds by (part, arguments)."""
+    """One context: ``seconds`` by part and its arguments."""
 
     def __init__(self, pair: Pair, context: Sequence[int], sampling: Sampling, keys: Keys, repeat: int) -> None:
         self._pair, self._sampling, self._keys, self._repeat = pair, sampling, keys, repeat
         self._context, self._pending = list(context[:-1]), context[-1]
-        self.seconds: dict[tuple[Any, ...], float] = {}
+        self.seconds: dict[Key, list[float]] = {}
 
-    def _time(self, key: tuple[Any, ...], work: Callable[[], Any]) -> Any:
-        watch = Stopwatch(self._pair.target.device)
-        with torch.inference_mode(), watch("part"):
-            result = work()
-        self.seconds[key] = watch.seconds["part"]
-        return result
+    def _time(self, key: Key, work: Callable[[], Any], undo: Callable[[], Any] | None = None) -> None:
+        """Time ``work`` once, or `TIMES` times if it can be undone; it is left undone."""
+        for _ in range(1 if undo is None else TIMES):
+            watch = Stopwatch(self._pair.target.device)
+            with torch.inference_mode(), watch("part"):
+                work()
+            self.seconds.setdefault(key, []).append(watch.seconds["part"])
+            if undo is not None:
+                undo()
 
     def _rows(self, logits: torch.Tensor) -> torch.Tensor:
         return probabilities(padded(logits, self._pair.vocab_size), self._sampling)
@@ -164,8 +171,10 @@ class _Bench:
             rows = self._rows(state.append(torch.tensor([self._pending], device=device)))
             return pick(cast(Array, rows[0]), self._keys.uniform(self._repeat, Role.TARGET))
 
-        self._time(("target_step",), step)
-        state.keep_branch(0, fed)
+        def undo() -> None:
+            state.keep_branch(0, fed)
+
+        self._time(("target_step",), step, undo)
         for size in sizes:
             parent = [-1, *(max(i - branches, 0) for i in range(1, size))]
             depth = [0, *((i - 1) // branches + 1 for i in range(1, size))]
@@ -174,25 +183,27 @@ class _Bench:
             def score(tokens: torch.Tensor = tokens, parent: Any = parent, depth: Any = depth) -> torch.Tensor:
                 return self._rows(state.tree(tokens, parent, depth))
 
-            self._time(("target_pass", size), score)
-            state.keep_branch(0, fed)
+            self._time(("target_pass", size), score, undo)
 
     def draft(self, paths: int, deepest: int) -> None:
         """Drafts of 2 and of ``deepest`` tokens, and one token fed by itself."""
         state = self._start(self._pair.draft)
         fed = state.length
         model, size = self._pair.draft, self._pair.vocab_size
+
+        def undo() -> None:
+            state.keep_branch(0, fed)
+
         for depth in (2, deepest):
             arguments = (paths, depth, self._sampling, self._keys, self._repeat, size)
 
             def draft(arguments: Any = arguments) -> Draft:
                 return draft_paths(model, state, self._pending, *arguments)
 
-            self._time(("draft", paths, depth), draft)
-            state.keep_branch(0, fed)
+            self._time(("draft", paths, depth), draft, undo)
         if paths == 1:
             token = torch.tensor([self._pending], device=self._pair.draft.device)
-            self._time(("catch_up",), lambda: state.append(token))
+            self._time(("catch_up",), lambda: state.append(token), undo)
 
     def view(self, paths: int, depth: int) -> TreeView:
         """A drafted tree with the target's rows, untimed."""
@@ -229,7 +240,7 @@ class _Bench:
             return model.start(self._context)
 
 
-def _tables(found: dict[tuple[Any, ...], float], paths: Sequence[int], deepest: int) -> dict[str, Any]:
+def _tables(found: dict[Key, float], paths: Sequence[int], deepest: int) -> dict[str, Any]:
     """Medians by part to the tables of the document."""
     step = {count: (found["draft", count, deepest] - found["draft", count, 2]) / (deepest - 2) for count in paths}
     verify: dict[str, dict[str, dict[str, float]]] = {}

@@ -116,21 +116,29 @@ def measure_runs(
     Standard errors are over requests. Raises InputError for an algorithm without a closed form, and where a text does
     not fit into a model.
     """
-    names = [_check.choice("algorithm", name, ALGORITHMS) for name in algorithms]
-    verifiers = {name: verifier(name) for name in names}
-    longest = max(settings.depths)
+    verifiers = {_check.choice("algorithm", name, ALGORITHMS): verifier(name) for name in algorithms}
     for request in requests:
-        needed = engine.Settings(depth=longest, max_new_tokens=settings.tokens + longest)
-        engine.check_context(pair, request, needed)
+        check_context(pair, request, settings)
     found = []
     for request in requests:
-        found.append(_measure(pair, verifiers, request, settings))
+        found.append(measure(pair, verifiers, request, settings))
         advance()
+    return summarize(found, settings)
+
+
+def check_context(pair: Pair, request: Request, settings: RunSettings) -> None:
+    """Raise InputError when the prompt is empty, or it and the text do not fit into a model's context."""
+    longest = max(settings.depths)
+    engine.check_context(pair, request, engine.Settings(depth=longest, max_new_tokens=settings.tokens + longest))
+
+
+def summarize(found: Sequence[PromptRuns], settings: RunSettings) -> dict[str, Any]:
+    """The document ``lpverify/runs@1``; standard errors are over prompts, None for one."""
     cells = []
     for i, (paths, depth) in enumerate(settings.shapes):
         nodes = [count for one in found for count in one.nodes[i]]
         entries = {}
-        for name in names:
+        for name in found[0].runs:
             runs = [one.runs[name][i] for one in found]
             value, error = ratio([run.tokens for run in runs], [run.rounds for run in runs])
             full = sum(run.full for run in runs) / sum(run.rounds for run in runs)
@@ -140,12 +148,20 @@ def measure_runs(
 
 
 @dataclass(frozen=True)
-class _Measured:
-    nodes: list[list[int]]  # by shape, one count a tree
-    runs: Mapping[str, list[Run]]  # by algorithm and shape
+class PromptRuns:
+    """Runs after one prompt. ``nodes``: a list for each shape, one count a tree; ``runs``: by algorithm and shape."""
+
+    nodes: list[list[int]]
+    runs: Mapping[str, list[Run]]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PromptRuns:
+        """Inverse of ``dataclasses.asdict``."""
+        return cls(data["nodes"], {name: [Run(**run) for run in runs] for name, runs in data["runs"].items()})
 
 
-def _measure(pair: Pair, verifiers: Mapping[str, Verifier], request: Request, settings: RunSettings) -> _Measured:
+def measure(pair: Pair, verifiers: Mapping[str, Verifier], request: Request, settings: RunSettings) -> PromptRuns:
+    """The runs after one prompt; the result depends on nothing but the arguments."""
     most, longest = max(settings.paths), max(settings.depths)
     nodes: list[list[int]] = [[] for _ in settings.shapes]
     watch = Stopwatch(pair.target.device)
@@ -168,4 +184,4 @@ def _measure(pair: Pair, verifiers: Mapping[str, Verifier], request: Request, se
             reached = {name: rows.budgets(checked, starts, longest, paths) for name, checked in verifiers.items()}
             for name, quotients in reached.items():
                 runs[name] += [run_on_text(quotients[:, : depth + 1]) for depth in settings.depths]
-    return _Measured(nodes, runs)
+    return PromptRuns(nodes, runs)
