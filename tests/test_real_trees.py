@@ -1,4 +1,4 @@
-"""``experiments/real_trees.py``: every step on tables; the summary against numbers made by hand; only what is proved."""
+"""``experiments/real_trees.py``: every step on tables; the summary against numbers made by hand; unproved is refused."""
 
 from __future__ import annotations
 
