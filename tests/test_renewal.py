@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -11,13 +13,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+from lpverify import InputError
 from lpverify.decode.on_path import TextRows
 from lpverify.decode.renewal import run_on_text
 from lpverify.dist.pair import DistPair
 from lpverify.dist.view import TreeView
 from lpverify.verify import verifier
 
-VOCAB, DEPTH, LENGTH = 2, 2, 4
+VOCAB, DEPTH, LENGTH = 2, 2, 3
 TARGET = np.array([[0.9, 0.1], [0.35, 0.65]])  # Markov: the row after token 0, after token 1
 DRAFT = np.array([[0.8, 0.2], [0.7, 0.3]])
 
@@ -74,3 +77,34 @@ def test_the_mean_over_places_is_another_number() -> None:
     run = run_on_text(reached)
     assert (run.tokens, run.rounds, run.full) == (60, 40.0, 10.0)
     assert reached.sum() / len(reached) == 2.0
+
+
+def test_runs_of_a_pair_end_where_its_texts_end() -> None:
+    """As many tokens as the target alone writes with the same uniforms; ratios are of totals over prompts."""
+    import torch
+
+    from lpverify.decode import renewal, table
+    from lpverify.decode.contexts import target_text
+    from lpverify.decode.engine import Request
+    from lpverify.decode.models import Pair
+    from lpverify.decode.sampling import Sampling
+
+    device = torch.device("cpu")
+    pair = Pair(*(table.load("markov-3", role, device)[0] for role in ("target", "draft")))
+    settings = renewal.RunSettings((1, 3), (2, 4), tokens=12, stride=5, seed=3, eos={1})
+    requests = [Request((0, 2), key) for key in "abcdef"]
+    checked = {name: verifier(name) for name in ("bv", "pbv")}
+    found = [renewal.measure(pair, checked, request, settings) for request in requests]
+    lengths = [len(target_text(pair, request, 12, Sampling(), 3, {1})) for request in requests]
+    assert min(lengths) < 12
+    assert [one.runs["pbv"][0].tokens for one in found] == lengths
+    document = renewal.measure_runs(pair, ["bv", "pbv"], requests, settings)
+    assert document == renewal.summarize(found, settings)
+    for cell, i in zip(document["cells"], range(4), strict=True):
+        rounds = sum(one.runs["pbv"][i].rounds for one in found)
+        assert cell["algorithms"]["pbv"]["block_efficiency"] == pytest.approx(sum(lengths) / rounds)
+        assert cell["depth"] <= cell["nodes"] <= cell["paths"] * cell["depth"]
+    again = [renewal.PromptRuns.from_json(json.loads(json.dumps(asdict(one)))) for one in found]
+    assert again == found
+    with pytest.raises(InputError, match="algorithm: got 'traversal', expected one of token, bv, gbv"):
+        renewal.measure_runs(pair, ["traversal"], requests, settings)

@@ -98,6 +98,16 @@ def heat_map(
     return ax
 
 
+def advise(data: Mapping[str, Any]) -> Figure:
+    """F13: predicted against measured throughput, a panel for each of ``data["pairs"]``."""
+    pairs = data["pairs"]
+    fig, axes = canvas(5.2 * len(pairs), 4.9, 1, len(pairs))
+    for ax, pair in zip(axes[0], pairs, strict=True):
+        plot_predicted(pair, ax)
+        ax.set_title(pair["pair"], loc="left", fontweight="bold", color=INK)
+    return fig
+
+
 def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
     """F13: predicted against measured tokens per second of one pair, a mark for each cell, the diagonal between.
 
