@@ -89,10 +89,10 @@ SPARSE = DistPair.from_levels(
 """Tokens that only the target, or only the draft, gives any mass."""
 
 
-def few_texts(pair: DistPair) -> DistPair:
-    """The target keeps its 12 likeliest tokens at every node."""
-    levels = []
-    for rows in pair.target:
+def few_texts(pair: DistPair, begin: int) -> DistPair:
+    """The target keeps its 12 likeliest tokens at every node from level ``begin`` on."""
+    levels = list(pair.target[:begin])
+    for rows in pair.target[begin:]:
         kept = np.where(rows >= np.sort(rows, axis=1)[:, -12:-11], rows, 0.0)
         levels.append(kept / kept.sum(axis=1, keepdims=True))
     return DistPair.from_levels(levels, pair.draft)
@@ -108,8 +108,8 @@ def test_text_estimate_is_unbiased_on_reference_trees(path: Any) -> None:
     [
         (SPARSE, (1, 2, 5), CLOSED),
         (make.softmax(3, 4, seed=1, temperature=0.4, draft_noise=0.5), (1, 3), CLOSED),
-        (few_texts(make.softmax(70, 2, seed=2, temperature=0.3, draft_noise=0.5)), (2,), CLOSED),  # blocks of tokens
-        (few_texts(make.softmax(1100, 1, seed=3, temperature=0.2, draft_noise=0.5)), (4,), CLOSED),  # integer keys
+        (few_texts(make.softmax(70, 2, seed=2, temperature=0.7, draft_noise=0.5), 1), (2,), CLOSED),  # blocks of tokens
+        (few_texts(make.softmax(1100, 1, seed=3, temperature=0.2, draft_noise=0.5), 0), (4,), CLOSED),  # integer keys
     ],
     ids=["sparse", "peaked", "blocks", "keys"],
 )
@@ -388,3 +388,18 @@ def test_context_that_does_not_fit_is_refused() -> None:
 def test_what_has_a_closed_form() -> None:
     assert [name for name in NAMES if on_path.has_closed_form(verifiers([name])[name])] == list(CLOSED)
     assert not on_path.has_closed_form(Verifier("mine", lambda view: verifiers(["bv"])["bv"](view)))
+
+
+@pytest.mark.parametrize("size", [30, 70, 1100])
+def test_tensors_give_what_arrays_give(size: int) -> None:
+    """Full rows, blocks of tokens, ranks by integer keys."""
+    rng = np.random.default_rng(size)
+    target, draft = (rng.dirichlet(np.full(size, 0.3), 12) for _ in range(2))
+    tokens = [int(rng.choice(size, p=row)) for row in target]
+    starts = np.array([0, 3, 8])
+    arrays = on_path.TextRows(tokens, target, draft)
+    tensors = on_path.TextRows(tokens, torch.tensor(target), torch.tensor(draft))  # type: ignore[arg-type]
+    for name, algorithm in verifiers(CLOSED).items():
+        one, other = (rows.budgets(algorithm, starts, 4, 3) for rows in (arrays, tensors))
+        assert np.allclose(one, other, rtol=0, atol=1e-13), name
+    assert (arrays.relaxation(starts, 4, 3) == tensors.relaxation(starts, 4, 3)).all()
