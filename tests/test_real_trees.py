@@ -1,4 +1,4 @@
-"""``experiments/real_trees.py``: every step on tables; the summary against numbers made by hand; unproved is refused."""
+"""``experiments/real_trees.py``: every step on tables; the summary against numbers made by hand; refusals."""
 
 from __future__ import annotations
 
