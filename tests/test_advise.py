@@ -475,3 +475,12 @@ def test_a_context_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert len(short) == len(other) == 15
     assert short[:2] == other[:2] == (0, 1)
     assert short != other
+
+
+def test_the_example_of_the_help_is_a_cost_file() -> None:
+    from lpverify.cli import advise
+
+    text = str(advise.run.__doc__).split("\b")[1]
+    costs = parse_costs(json.loads(text), "help")
+    assert costs.target_step == 0.03
+    assert costs.verify["pbv"](4, 6) == pytest.approx(0.0025)

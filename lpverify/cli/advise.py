@@ -23,9 +23,7 @@ MOST_NAMED = 6
 def run(
     documents: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DOCUMENT...]", help="JSON of lpverify bound or decode; default: measure on --prompts."
-        ),
+        typer.Argument(metavar="DOCUMENT...", help="JSON of lpverify bound or decode; default: measure on --prompts."),
     ] = None,
     costs: Annotated[
         str | None, typer.Option(metavar="FILE", help="Seconds by part (lpverify/costs@1); default: measure them.")
@@ -77,6 +75,13 @@ def run(
     A round takes the first draft step and L - 1 steps at batch K, one target pass over the distinct drafted nodes,
     verification, and keeping the caches; the seconds of each come from a cost file or from the pair itself. Block
     efficiency comes from DOCUMENT, or from the rounds of whole runs on texts of the target (token, bv, gbv, tgbv, pbv).
+    A cost file may be written by hand; seconds by K, by tokens in the pass, or (verify) by K and L:
+
+    \b
+    {"schema": "lpverify/costs@1",
+     "draft_step": {"1": 0.004, "4": 0.005}, "target_pass": {"1": 0.03, "33": 0.04},
+     "verify": {"bv": 0.0004, "pbv": {"1": 0.001, "4": {"4": 0.002, "8": 0.003}}},
+     "round": 0.001, "target_step": 0.03}
     """
     from lpverify import _check
     from lpverify.cli._output import STDOUT, check_plot, check_writable, write_json
