@@ -39,11 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all figures at their smallest size; without torch, those that need no model."""
     from lpverify.report.figure_data import Work
-    from lpverify.report.figures import FIGURES, make
+    from lpverify.report.figures import FIGURES, available, make
     from lpverify.report.real_jobs import Real
 
     folder = tmp_path_factory.mktemp("figures")
-    names = [name for name, figure in FIGURES.items() if HAS_TORCH or not figure.models]
+    names = [name for name in available(folder) if HAS_TORCH or not FIGURES[name].models]
     stages: list[str] = []
     done = list(make(names, folder, work=Work("tiny", stage=stages.append, real=Real(folder))))
     assert [name for name, _ in done] == names

@@ -17,12 +17,14 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.collections import LineCollection
 
+import lpverify
 from lpverify._check import InputError
 from lpverify.cli import app
 from lpverify.decode.metrics import ratio
+from lpverify.exact.compare import OPTIMUM
 from lpverify.report import plots_paper, plots_real, real_data, real_jobs, table_real
 from lpverify.report.figure_data import Work
-from lpverify.report.figures import FIGURES, stored
+from lpverify.report.figures import FIGURES, available, make, stored
 from lpverify.report.real_data import UPPER, quotient
 from lpverify.report.real_jobs import Real
 from lpverify.report.real_prompts import BUILT_IN, mixed, prompt_sets
@@ -206,6 +208,86 @@ def test_prompt_files(tmp_path: Path) -> None:
             prompt_sets(sources)
 
 
+def write_trees(folder: Path) -> pd.DataFrame:
+    """What the experiment leaves, from built-in problems; two prompts, one of them with two contexts."""
+    names = ["bv", "gbv", "tgbv", "pbv"]
+    parts = []
+    for prompt, problem in (("a", "tree-v3-l2-a"), ("a", "coin-2"), ("b", "skewed-3")):
+        frame = lpverify.compare(lpverify.load_problem(problem), [1, 2], algorithms=names, max_drafts=1)
+        for (_, name), part in frame.groupby(["paths", "name"]):
+            assert len(part) == 1, name
+        parts.append(frame.assign(pair="tiny", file=f"{prompt}-{problem}", prompt=prompt))
+    frame = pd.concat(parts)
+    kept = frame[["pair", "file", "prompt", "paths", "name", "block_efficiency"]]
+    kept = kept.assign(lower_bound=frame["block_efficiency"], upper_bound=frame["block_efficiency"])
+    settings = {"tiny": {"temperature": 1.0, "top_k": 4, "depth": 2, "prompts": "code"}}
+    rows = json.loads(kept.to_json(orient="records", double_precision=15))
+    (folder / real_data.TREES).write_text(json.dumps({"settings": settings, "rows": rows}))
+    return kept
+
+
+def test_gap_on_trees(tmp_path: Path) -> None:
+    kept = write_trees(tmp_path)
+    assert "real_gap" in available(tmp_path)
+    [_] = make(["real_gap"], tmp_path, work=Work(real=Real(tmp_path)))
+    found = rows("real_gap", tmp_path).set_index(["name", "paths"])
+    assert (found.loc[OPTIMUM, "gap"] == 0).all()
+    assert found.loc[("bv", 1), "gap"] == pytest.approx(0, abs=1e-6)
+    wide = kept.pivot(index=["file", "paths"], columns="name", values="block_efficiency")
+    gaps = 100 * (1 - wide["gbv"] / wide[OPTIMUM]).xs(2, level="paths")
+    assert found.loc[("gbv", 2), "gap"] == pytest.approx(gaps.mean())  # over contexts, not over prompts
+    caption = (tmp_path / "real_gap.md").read_text()
+    assert "python experiments/real_trees.py" in caption
+    assert "3 contexts of 2 prompts (code)" in caption
+    (tmp_path / real_data.TREES).write_text('{"rows": 3}')
+    with pytest.raises(InputError, match="real_trees.json: got KeyError: 'settings', expected rows and settings"):
+        list(make(["real_gap"], tmp_path, work=Work(real=Real(tmp_path))))
+
+
+def test_predicted_and_measured(tmp_path: Path) -> None:
+    row = {"paths": 2, "depth": 4, "predicted_se": 0.5, "measured_se": 1.0}
+    cells = [
+        row | {"algorithm": name, "predicted": 10.0 + i, "measured": 10.0, "relative_error": 0.1 * i}
+        for i, name in enumerate(("bv", "gbv", "pbv"))
+    ]
+    advice = {"among": "all", "predicted_best": ["pbv", 2, 4], "measured_best": ["bv", 1, 4], "loss": 0.04}
+    pair = {"pair": "tiny", "prompts": 8, "rows": cells, "recommended": [advice]}
+    document = {"schema": "lpverify/figure@1", "figure": "advise", "size": "full", "seconds": 1.0, "provenance": {}}
+    (tmp_path / "advise.json").write_text(json.dumps(document | {"data": {"pairs": [pair]}}))
+    before = (tmp_path / "advise.json").read_bytes()
+    [_] = make(["advise"], tmp_path, work=Work(real=Real(tmp_path)))
+    assert (tmp_path / "advise.json").read_bytes() == before
+    caption = (tmp_path / "advise.md").read_text()
+    assert "median error of prediction 10.0 %, largest 20.0 %, over 3 cells" in caption
+    assert "| tiny | all | PBV, K = 2, L = 4 | BV, K = 1, L = 4 | 4.0 % |" in caption
+
+
+def test_experiments_that_were_not_run(tmp_path: Path) -> None:
+    for name, script in (("real_gap", "real_trees"), ("advise", "advise_check")):
+        assert name not in available(tmp_path)
+        with pytest.raises(InputError, match=rf"no such file, expected .*python experiments/{script}\.py"):
+            list(make([name], tmp_path, work=Work(real=Real(tmp_path))))
+
+
+def test_several_pairs(tiny: Path) -> None:
+    """A second pair that was measured in fewer places: every panel is drawn, every caption names both."""
+    for name in MODELS:
+        data = stored(name, tiny)["data"]
+        fewer = [row for row in data["rows"] if row["depth"] == real_jobs.DEPTH]
+        points = {"points": [*data["points"], *more(data["points"])]} if "points" in data else {}
+        both = dict.fromkeys(("tiny", "smollm2"), data["settings"]["pairs"]["tiny"])
+        data = {"settings": {"pairs": both}, "rows": [*data["rows"], *more(fewer)], **points}
+        drawn = FIGURES[name].draw(data)
+        assert FIGURES[name].table or len(drawn.axes) >= 2
+        caption = FIGURES[name].caption(data)
+        assert all(f"{label}, " in caption or f"{label}: " in caption for label in both)
+        assert "nan" not in caption
+
+
+def more(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [row | {"pair": "smollm2"} for row in rows]
+
+
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -226,3 +308,14 @@ def test_one_prompt_has_no_standard_error(tmp_path: Path) -> None:
     path.write_text("def f():")
     with pytest.raises(InputError, match="got 1 prompt, expected at least 2"):
         real_jobs.measured("tiny", Real(tmp_path, (str(path),)), print)
+
+
+def test_pairs_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lpverify.decode._smollm2.PACKAGE", "no-such-package")
+    assert set(real_jobs.left_out("full")) == {"smollm2", "smollm2-distilled"}
+    assert [job.pair for job in real_jobs.measured("full", Real(tmp_path), print)] == ["tiny"]
+    asked = real_jobs.measured("full", Real(tmp_path, ("gsm=questions", "humaneval=code"), ("smollm2", "tiny")), print)
+    assert [(job.pair, {label for label, _ in job.prompts}) for job in asked] == [
+        ("smollm2", {"gsm", "humaneval"}),
+        ("tiny", {"humaneval"}),
+    ]

@@ -38,8 +38,8 @@ def run(
     from lpverify.cli._progress import SolveProgress
     from lpverify.exact.sweep_run import executor
     from lpverify.report.figure_data import Work
-    from lpverify.report.figures import FIGURES, make
-    from lpverify.report.real_jobs import Real
+    from lpverify.report.figures import FIGURES, available, make
+    from lpverify.report.real_jobs import Real, left_out
 
     if list_:
         for name, figure in FIGURES.items():
@@ -51,16 +51,23 @@ def run(
     if quick and full:
         raise _check.fail("--full", got="--quick as well", expected="one of them")
     _check.integer("--jobs", jobs, least=1)
-    names = list(FIGURES) if only is None else [name.strip() for name in only.split(",")]
+    names = available(out) if only is None else [name.strip() for name in only.split(",")]
     for name in names:
         _check.choice("--only", name, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():
         raise _check.fail("--out", got=f"the file {out}", expected="a folder")
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
     real = Real(Path(out), tuple(prompts or ()), chosen)
+    if not (draw or quick) and chosen is None and any(FIGURES[name].models for name in names):
+        for pair, reason in left_out("full").items():
+            print(f"{pair}: left out, {reason}")
     for name in names:
         with SolveProgress(f"figure {name}") as progress:
             work = None if draw else Work("quick" if quick else "full", executor(jobs), progress.stage, real)
             [(_, seconds)] = make([name], out, work=work)
         kinds = "json,tex,md" if FIGURES[name].table else "json,svg,png,md"
         print(f"{Path(out) / name}.{{{kinds}}}: {seconds:.1f} s", flush=True)
+    for name, figure in FIGURES.items():
+        if only is None and figure.experiment is not None and name not in names:
+            script, file = figure.experiment
+            print(f"{name}: left out, {Path(out) / file} is not there (python {script} writes it)")

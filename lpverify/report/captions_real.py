@@ -7,13 +7,14 @@ from typing import Any
 
 import pandas as pd
 
+from lpverify.exact.compare import OPTIMUM, RELAXATION
+from lpverify.report.captions import NAMES as THEORY_NAMES
 from lpverify.report.captions import text
-from lpverify.report.plots import SHOWN
 from lpverify.report.real_data import UPPER
 from lpverify.report.real_jobs import SHOWN_PAIR
 
 Data = Mapping[str, Any]
-NAMES = SHOWN | {UPPER: "upper bound", "autoregressive": "target alone"}
+NAMES = THEORY_NAMES | {UPPER: "upper bound", "autoregressive": "target alone"}
 PAPER = "Thomas & Pal (arXiv 2602.16961)"
 MANY, FAST = 0.30, 0.15
 """The paper's gains of GBV over BV: block efficiency, wall time."""
@@ -250,3 +251,77 @@ def _percent_of(row: pd.Series) -> str:
 def _with_share(row: pd.Series) -> str:
     shown = pm(row["value"], row["se"])
     return shown if row.name == UPPER else f"{shown} ({_percent_of(row)})"
+
+
+def real_gap(data: Data) -> str:
+    """F11."""
+    frame = pd.DataFrame(data["rows"])
+    last = frame["paths"].max()
+    columns, words, of = {}, [], []
+    for pair, rows in frame.groupby("pair", sort=False):
+        settings = data["settings"]["pairs"][pair]
+        best = rows[rows["name"] == OPTIMUM]
+        of.append(
+            f"{SHOWN_PAIR.get(pair, pair)}: {best['contexts'].max()} contexts of {best['prompts'].max()} prompts"
+            f" ({settings['prompts']}), T = {settings['temperature']:g}, top-k {settings['top_k']},"
+            f" L = {settings['depth']}"
+        )
+        for paths, part in rows.groupby("paths"):
+            columns[f"{pair}, K = {paths}"] = part.set_index("name")
+        at = columns[f"{pair}, K = {last}"]
+        gaps = ", ".join(
+            f"{NAMES[name]} {pm(at.loc[name, 'gap'], at.loc[name, 'gap_se'])} %"
+            for name in ("pbv", "tgbv", "gbv", "bv")
+        )
+        words.append(f"{pair}: {gaps}")
+    verifiers = frame[~frame["name"].isin((OPTIMUM, RELAXATION))]
+    order = verifiers.groupby("name")["gap"].mean().sort_values().index
+    first = [OPTIMUM, RELAXATION, *order]
+    shown = {label: part.loc[[name for name in first if name in part.index]] for label, part in columns.items()}
+    return text(
+        """Mean gap to the optimum in percent on real conditional laws: whole prefix trees below contexts that the
+        target itself wrote, as top-k sampling leaves them. Logarithmic; gaps below 0.01 % lie on the floor.""",
+        f"""{"; ".join(of)}. The optimum is the linear program's, its certificate checked without the solver (bounds
+        apart by at most {data["settings"]["widest"]:.0e} tokens); every algorithm is evaluated exactly. ± and error
+        bars are one standard error over prompts.""",
+        "None: the papers have no optimum to compare with on real models.",
+        f"""Mean gap at K = {last}: {". ".join(words)}. No algorithm is above the optimum (smallest gap of any problem
+        {verifiers["least"].min():.0e} %).""",
+        table(shown, "gap to the optimum, %", _gap_cell),
+    )
+
+
+def _gap_cell(row: pd.Series) -> str:
+    if row.name == OPTIMUM:
+        return f"{pm(row['value'], row['se'])} tokens"
+    return pm(row["gap"], row["gap_se"])
+
+
+def advise(data: Data) -> str:
+    """F13."""
+    words, of = [], []
+    lines = ["| pair | among | predicted best | measured best | lost |", "|---|---|---|---|---:|"]
+    for pair in data["pairs"]:
+        errors = pd.Series([abs(row["relative_error"]) for row in pair["rows"]])
+        words.append(
+            f"{pair['pair']}: median error of prediction {100 * errors.median():.1f} %, largest"
+            f" {100 * errors.max():.1f} %, over {len(errors)} cells"
+        )
+        of.append(f"{SHOWN_PAIR.get(pair['pair'], pair['pair'])}: {pair['prompts']} prompts")
+        for entry in pair["recommended"]:
+            cells = ["{}, K = {}, L = {}".format(*_named(entry[key])) for key in ("predicted_best", "measured_best")]
+            among = NAMES.get(entry["among"], entry["among"])
+            lines.append(f"| {pair['pair']} | {among} | {' | '.join(cells)} | {100 * entry['loss']:.1f} % |")
+    return text(
+        """Tokens per second as `lpverify advise` predicts them from block efficiency (`lpverify bound`) and the seconds
+        of the parts of a round, against those measured by decoding, a mark for each K and L.""",
+        f"""{"; ".join(of)}. Measured one after the other on the same prompts. Error bars are one standard error.
+        *lost*: measured speed at the predicted best K and L below that at the measured best.""",
+        f"{PAPER}: K = 3 or 4 and L = 8 are the best.",
+        f"{'. '.join(words)}.",
+        "\n".join(lines),
+    )
+
+
+def _named(cell: list[Any]) -> list[Any]:
+    return [NAMES[cell[0]], *cell[1:]]

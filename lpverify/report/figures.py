@@ -42,14 +42,17 @@ class Figure:
     """How one figure comes about. ``draw`` gives a matplotlib figure, of a ``table`` its text for LaTeX.
 
     ``models``: it is measured on real models, so the packages of lpverify[decode] are needed to compute it.
+    ``compute`` None: a program of ``experiments/`` writes its data; ``experiment`` is that program and the file that it
+    leaves in the folder of the figures.
     """
 
     title: str
-    compute: Callable[[Work], dict[str, Any]]
+    compute: Callable[[Work], dict[str, Any]] | None
     draw: Callable[[Data], Any]
     caption: Callable[[Data], str]
     models: bool = False
     table: bool = False
+    experiment: tuple[str, str] | None = None
 
 
 FIGURES = {
@@ -126,18 +129,37 @@ FIGURES = {
         models=True,
         table=True,
     ),
+    "real_gap": Figure(
+        "Real truncated trees: gap to the exact optimum",
+        real_data.gap_rows,
+        plots_real.real_gap,
+        captions_real.real_gap,
+        experiment=("experiments/real_trees.py", real_data.TREES),
+    ),
+    "advise": Figure(
+        "Real models: predicted and measured tokens per second",
+        None,
+        plots_real.advise,
+        captions_real.advise,
+        experiment=("experiments/advise_check.py", "advise.json"),
+    ),
 }
+
+
+def available(folder: str | os.PathLike[str]) -> list[str]:
+    """All figures but those whose experiment has not left its data in ``folder``."""
+    return [n for n, f in FIGURES.items() if f.experiment is None or (Path(folder) / f.experiment[1]).exists()]
 
 
 def make(
     names: Sequence[str] | None = None, out: str | os.PathLike[str] = "paper_figs", *, work: Work | None = None
 ) -> Iterator[tuple[str, float]]:
-    """Compute, store and draw the figures ``names`` (default: all) into the folder ``out``; ``work`` None only draws.
+    """Compute, store and draw ``names`` (default: all `available`) into the folder ``out``; ``work`` None only draws.
 
     Yields each name with the seconds it took, when it is done. Raises InputError for an unknown name, or for data that
     are missing or not of the figure.
     """
-    chosen = tuple(FIGURES) if names is None else tuple(dict.fromkeys(names))
+    chosen = tuple(available(out) if names is None else dict.fromkeys(names))
     for name in chosen:
         _check.choice("figure", name, tuple(FIGURES))
     if work is not None and any(FIGURES[name].models for name in chosen):
@@ -154,7 +176,7 @@ def make(
 def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tuple[str, float]]:
     for name in names:
         began = time.perf_counter()
-        if work is not None:
+        if work is not None and FIGURES[name].compute is not None:
             store(name, folder, work)
         draw(name, folder)
         yield name, time.perf_counter() - began
@@ -166,7 +188,9 @@ def store(name: str, folder: Path, work: Work) -> None:
     made_with = provenance(
         *PACKAGES, *(MODEL_PACKAGES if FIGURES[name].models else ())
     )  # before the work: a checkout may change meanwhile
-    data = FIGURES[name].compute(work)
+    compute = FIGURES[name].compute
+    assert compute is not None
+    data = compute(work)
     document = {
         "schema": SCHEMA,
         "figure": name,
@@ -184,7 +208,9 @@ def stored(name: str, folder: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise _check.fail(str(path), got="no such file", expected="the figure's data; compute them first") from error
+        experiment = FIGURES[name].experiment
+        first = "compute them" if experiment is None else f"python {experiment[0]}"
+        raise _check.fail(str(path), got="no such file", expected=f"the figure's data; {first} first") from error
     except ValueError as error:
         raise _check.fail(str(path), got=f"no JSON ({error})", expected=f"a document {SCHEMA}") from error
     if not isinstance(document, dict) or (document.get("schema"), document.get("figure")) != (SCHEMA, name):
@@ -215,7 +241,9 @@ def _origin(document: Mapping[str, Any]) -> str:
     versions = ", ".join(
         f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES, *MODEL_PACKAGES) if made.get(name)
     )
+    experiment = FIGURES[document["figure"]].experiment
     command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
+    command = command if experiment is None else f"python {experiment[0]}"
     how = f"`{command}` computes them again ({document['seconds']:.0f} s; {versions}{at})"
     return f"Data: `{document['figure']}.json`; {how}."
 

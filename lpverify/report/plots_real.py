@@ -13,7 +13,8 @@ import pandas as pd
 
 from lpverify.report import plots
 from lpverify.report.plots import INK, MUTED, SERIES, SHOWN
-from lpverify.report.plots_paper import STYLE, Curve, canvas, labelled_lines
+from lpverify.report.plots_advice import plot_predicted
+from lpverify.report.plots_paper import STYLE, Curve, canvas, gap_lines, labelled_lines
 from lpverify.report.real_data import STAGES, UPPER
 from lpverify.report.real_jobs import SHOWN_PAIR
 
@@ -235,3 +236,30 @@ def bounded_lines(ax: Axes, rows: pd.DataFrame, axis: str) -> Axes:
     high = float(np.add(best[1], best[2]).max())
     ax.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))  # before the lines are labelled
     return labelled_lines(ax, lines, best, best_name=UPPER, words=words)
+
+
+def real_gap(data: Data) -> Figure:
+    """F11: gap to the exact optimum in percent against K on real truncated trees, logarithmic, a column a pair."""
+    frame = pd.DataFrame(data["rows"])
+    pairs = list(dict.fromkeys(frame["pair"]))
+    fig, axes = canvas(5.6 * len(pairs), 4.8, 1, len(pairs), sharey=True)
+    for ax, pair in zip(axes[0], pairs, strict=True):
+        rows = frame[(frame["pair"] == pair) & frame["name"].isin(STYLE)]
+        gap_lines(ax, curves(rows, "paths", "gap", "gap_se"))
+        of = data["settings"]["pairs"][pair]
+        words = f"T = {of['temperature']:g}, top-k {of['top_k']}, L = {of['depth']}, {rows['contexts'].max()} contexts"
+        ax.set_title(f"{SHOWN_PAIR.get(pair, pair)}\n{words}", loc="left", color=INK)
+        ax.set_xticks(sorted(set(rows["paths"])))
+        ax.set_xlabel("draft paths K")
+    axes[0, 0].set_ylabel("gap to the optimum (%)")
+    return fig
+
+
+def advise(data: Data) -> Figure:
+    """F13: predicted against measured tokens per second, a panel a pair."""
+    pairs = data["pairs"]
+    fig, axes = canvas(5.4 * len(pairs), 5.2, 1, len(pairs))
+    for ax, pair in zip(axes[0], pairs, strict=True):
+        plot_predicted(pair, ax)
+        ax.set_title(SHOWN_PAIR.get(pair["pair"], pair["pair"]), loc="left", fontweight="bold", color=INK)
+    return fig

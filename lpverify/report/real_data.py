@@ -7,12 +7,17 @@ has the error sqrt(n / (n - 1) sum e_i^2), e_i = (a_i - v b_i) / (B w) - (c_i - 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from lpverify import _check
+from lpverify.exact.compare import OPTIMUM
 from lpverify.report import real_jobs
 from lpverify.report.figure_data import Work
 from lpverify.report.real_jobs import DEPTH, Measured
@@ -233,3 +238,38 @@ def share_rows(work: Work) -> dict[str, Any]:
             others = {name: value for name, value in fixed.items() if name != axis}
             rows += [{"axis": axis} | row for row in found if all(row[name] == v for name, v in others.items())]
     return {"settings": _settings(jobs), "rows": rows}
+
+
+TREES = "real_trees.json"
+"""What ``experiments/real_trees.py`` leaves: every algorithm on real truncated trees, the optimum certified."""
+
+
+def gap_rows(work: Work) -> dict[str, Any]:
+    """F11: mean relative gap to the certified optimum, and tokens, by pair, K and algorithm. Read, not computed."""
+    path = (work.real.folder or Path()) / TREES
+    try:
+        document = json.loads(path.read_text())
+        settings, trees = document["settings"], pd.DataFrame(document["rows"])
+        best = trees[trees["name"] == OPTIMUM].set_index(["pair", "file", "paths"])["block_efficiency"]
+    except FileNotFoundError as error:
+        expected = "what python experiments/real_trees.py writes"
+        raise _check.fail(str(path), got="no such file", expected=expected) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _check.fail(str(path), got=f"{type(error).__name__}: {error}", expected="rows and settings") from error
+    trees = trees.join(best.rename("best"), on=["pair", "file", "paths"])
+    trees["gap"] = 1 - trees["block_efficiency"] / trees["best"]
+    rows: Rows = []
+    for (pair, paths, name), part in trees.groupby(["pair", "paths", "name"], sort=False):
+        sums = part.groupby("prompt")[["gap", "block_efficiency"]].sum()
+        counts = part.groupby("prompt").size().to_numpy(dtype=float)
+        gap, gap_se = quotient(sums["gap"].to_numpy(), counts)
+        value, value_se = quotient(sums["block_efficiency"].to_numpy(), counts)
+        row = {"pair": pair, "paths": paths, "name": name, "prompts": len(counts), "contexts": len(part)}
+        row |= {"gap": 100 * gap, "gap_se": 100 * gap_se, "least": 100 * float(part["gap"].min())}
+        rows.append(row | {"value": value, "se": value_se})
+    keys = ("temperature", "top_k", "depth", "prompts")
+    widest = float((trees["upper_bound"] - trees["lower_bound"]).max())
+    return {
+        "settings": {"pairs": {p: {k: of[k] for k in keys} for p, of in settings.items()}, "widest": widest},
+        "rows": rows,
+    }

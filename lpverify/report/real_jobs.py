@@ -60,7 +60,8 @@ class Plan:
 
     ``prompts``, ``few``: of the table, and of the runs over K and L; ``tokens``: new tokens a prompt;
     ``temperatures`` of the table; ``bounds``: temperature -> depths of the bound jobs, on ``bound_prompts`` prompts
-    with ``contexts`` contexts each, every ``stride`` tokens; ``sets``: prompts where the user names none.
+    with ``contexts`` contexts each, every ``stride`` tokens; ``sets``: prompts where the user names none;
+    ``only``: of the sets that a user names, these, if there are any of them.
     """
 
     prompts: int
@@ -74,6 +75,7 @@ class Plan:
     paths: tuple[int, ...] = (1, 2, 3, 4)
     depths: tuple[int, ...] = (4, 8, 16, 24)
     sets: tuple[str, ...] = ("code",)
+    only: tuple[str, ...] = ()
     chat: bool = False
 
 
@@ -81,6 +83,9 @@ def bounds(*temperatures: float, depths: tuple[int, ...]) -> dict[float, tuple[i
     """All depths at temperature 1, `DEPTH` alone at the others."""
     return {temperature: depths if temperature == 1 else (DEPTH,) for temperature in temperatures}
 
+
+CODE_SETS = ("code", "humaneval")
+"""All that the bundled pair writes is code."""
 
 LADDER = (0.2, 0.4, 0.6, 0.8, 1.0)
 SMOLLM2 = Plan(
@@ -90,7 +95,7 @@ PLANS: dict[str, dict[str, Plan]] = {
     "tiny": {"tiny": Plan(2, 2, 4, 2, 2, 2, bounds(0.6, 1.0, depths=(4, 8)), paths=(1, 2), depths=(4, 8))},
     "quick": {"tiny": Plan(4, 3, 24, 6, 2, 8, bounds(*LADDER, depths=(4, 8, 16)), depths=(4, 8, 16))},
     "full": {
-        "tiny": Plan(24, 12, 64, 24, 8, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6)),
+        "tiny": Plan(24, 12, 64, 24, 8, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), only=CODE_SETS),
         "smollm2": SMOLLM2,
         "smollm2-distilled": Plan(
             9, 6, 48, 9, 4, 12, bounds(0.6, 1.0, depths=(8,)), depths=(4, 8), sets=("code", "questions"), chat=True
@@ -204,16 +209,15 @@ RECORDS = ".records"
 def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measured]:
     """The pairs of a size. Raises InputError for a pair without a plan, and for models that are not there."""
     plans = PLANS[size]
-    if real.pairs is None:
-        names = [name for name in plans if name != "smollm2-distilled" or _distilled()]
-    else:
-        names = list(real.pairs)
+    missing = left_out(size) if real.pairs is None else {}
+    names = [name for name in real.pairs or plans if name not in missing]
     found = []
     for name in names:
         plan = plans.get(name) or plans.get("smollm2")
         if plan is None:
             raise _check.fail("--pairs", got=f"{name} at size {size}", expected="one of " + ", ".join(plans))
         sets = prompt_sets(real.sources or plan.sets)
+        sets = {label: texts for label, texts in sets.items() if label in plan.only} or sets
         prompts = mixed(sets, max(plan.prompts, plan.bound_prompts))
         if len(prompts) < 2:
             raise _check.fail("--prompts", got=f"{len(prompts)} prompt", expected="at least 2, for standard errors")
@@ -224,10 +228,20 @@ def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measur
     return found
 
 
-def _distilled() -> bool:
-    from lpverify.decode._smollm2 import distilled_folder
+def left_out(size: str) -> dict[str, str]:
+    """The pairs of a size whose models are not there, unless they are asked for by name, with the reason."""
+    from lpverify.decode._smollm2 import distilled_folder, gguf_file
 
-    return distilled_folder().exists()
+    reasons = {}
+    for name in PLANS[size]:
+        if name.startswith("smollm2"):
+            try:
+                gguf_file()
+            except _check.InputError as error:
+                reasons[name] = str(error)
+        if name.endswith("distilled") and not distilled_folder().exists():
+            reasons[name] = "experiments/make_smollm2_draft.py distil has not made its draft"
+    return reasons
 
 
 @lru_cache(maxsize=1)  # one pair at a time: two SmolLM2 models are a gigabyte
