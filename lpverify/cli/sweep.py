@@ -38,6 +38,11 @@ def run(
     [[family]]
     name = "softmax"
     temperature = [0.3, 1.0]
+    [[family]]
+    name = "folder"
+    path = "trees"
+
+    The last one is every problem file of a folder, for example one that `lpverify extract` wrote.
     """
     import signal
 
