@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -401,6 +402,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert result.stderr.count("\n") == 1
     assert match in result.stderr
     assert os.listdir() == before
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
+    result = cli(*TABLES, "--prompts", "A", "-o", "x")
+    assert result.exit_code == 2
+    assert (
+        result.stderr == "lpverify: error: extract: got no torch, expected it installed (the extra lpverify[decode])\n"
+    )
 
 
 def test_a_context_that_outgrows_a_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ LEAST_TOP_K, MOST_TOP_K = 2, 8
 MAX_NODES = 20_000
 """Most nodes of a problem unless told otherwise; the optimum of as many takes about a minute."""
 CHUNK = 2**25
-"""Entries of the rows of one tree pass."""
+"""Entries of the rows that one tree pass gives ..."""
+MOST_PREFIXES = 1024
+"""... and most prefixes in it; its mask is quadratic in them."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Scorer:
     def __init__(self, pair: Pair, context: Sequence[int], sampling: Sampling) -> None:
         self._pair, self._pending, self._sampling = pair, context[-1], sampling
         self._states = [(model, model.start(context[:-1])) for model in (pair.target, pair.draft)]
-        self._chunk = max(1, CHUNK // pair.vocab_size)
+        self._chunk = min(MOST_PREFIXES, max(1, CHUNK // pair.vocab_size))
 
     def rows(self, prefixes: list[tuple[int, ...]]) -> list[Slots]:
         """The row after each of ``prefixes``, all of one length. Raises InputError where logits are not numbers."""
