@@ -167,7 +167,7 @@ def main() -> None:
     )
     parser.add_argument("--chat", action="store_true")
     parser.add_argument("--limit", type=int, help="first prompts only")
-    parser.add_argument("--contexts", type=int, default=6, help="of each prompt")
+    parser.add_argument("--contexts", type=int, default=5, help="of each prompt")
     parser.add_argument("--stride", type=int, default=12)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-k", type=int, default=4)
