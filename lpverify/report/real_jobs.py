@@ -6,8 +6,8 @@ that figures share jobs, a stopped run goes on where it was, and pictures of fin
 
 Budget of the full size, seconds of one core for SmolLM2 (135M) with its near draft, float32:
 
-    decode   run of 48 tokens: about 10 s; 12 prompts x 8 algorithms (K = 4, L = 8), 6 prompts x 3 x 2 (K = 2, 3),
-             6 prompts x 3 x 3 (L = 4, 16, 24)                                                   about 30 minutes
+    decode   run of 48 tokens: about 9 s; 9 prompts x 11 algorithms x 2 temperatures (K = 4, L = 8), 5 prompts x 4 x 2
+             (K = 2, 3), 5 prompts x 3 x 3 (L = 4, 16, 24)                                       about 45 minutes
     bound    context at L = 8, K = 1..4: about 3 s, at L = 4, 8, 16, 24 together about 10 s; 12 prompts x 5 contexts at
              T = 1 (all L) and 0.2, 0.4, 0.6, 0.8 (L = 8)                                         about 25 minutes
 
@@ -45,7 +45,7 @@ SHOWN_PAIR = {
     "smollm2-far": "SmolLM2-135M, far draft",
     "smollm2-distilled": "SmolLM2-135M, distilled draft",
 }
-TABLE = ("autoregressive", "token", "bv", "specinfer", "traversal", "gbv", "tgbv", "pbv")
+TABLE = ("autoregressive", "token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv")
 """Algorithms of the table, run interleaved at the largest K; the first three do not depend on it."""
 OVER_PATHS = ("bv", "traversal", "gbv", "pbv")
 OVER_DEPTH = ("bv", "gbv", "pbv")
@@ -89,7 +89,7 @@ CODE_SETS = ("code", "humaneval")
 
 LADDER = (0.2, 0.4, 0.6, 0.8, 1.0)
 SMOLLM2 = Plan(
-    12, 6, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), sets=("code", "questions"), chat=True
+    9, 5, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), sets=("code", "questions"), chat=True
 )  # fmt: skip
 PLANS: dict[str, dict[str, Plan]] = {
     "tiny": {"tiny": Plan(2, 2, 4, 2, 2, 2, bounds(0.6, 1.0, depths=(4, 8)), paths=(1, 2), depths=(4, 8))},
