@@ -239,6 +239,8 @@ def _print(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -
     caption = "* the fastest; bold: the fastest of each algorithm"
     if any(p.cell.interpolated for p in found):
         caption += "; ~ L between measured ones"
+    if best.se is not None:
+        caption += "; +- standard error of block efficiency alone"
     headings = ("algorithm", "K", *(f"L = {depth}" for depth in depths))
     right = tuple(range(1, len(headings)))
     show(table(headings, rows, right=right, title="Predicted tokens per second"))
