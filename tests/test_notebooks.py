@@ -21,7 +21,7 @@ SECONDS = 120
 
 
 def test_each_script_has_its_notebook() -> None:
-    assert len(SCRIPTS) >= 4
+    assert len(SCRIPTS) >= 6
     assert [path.stem for path in SCRIPTS] == [path.stem for path in NOTEBOOKS]
 
 

@@ -32,6 +32,7 @@ def run(
     package is installed. They keep every finished prompt in DIR/.records, so a rerun goes on where the last one
     stopped and figures share what they measure; delete that folder to measure anew. --draw takes seconds.
     """
+    from importlib.util import find_spec
     from pathlib import Path
 
     from lpverify import _check
@@ -58,7 +59,8 @@ def run(
         raise _check.fail("--out", got=f"the file {out}", expected="a folder")
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
     real = Real(Path(out), tuple(prompts or ()), chosen)
-    if not (draw or quick) and chosen is None and any(FIGURES[name].models for name in names):
+    models = not draw and any(FIGURES[name].models for name in names) and find_spec("torch") is not None
+    if models and not quick and chosen is None:
         for pair, reason in left_out("full").items():
             print(f"{pair}: left out, {reason}")
     for name in names:

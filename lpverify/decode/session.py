@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from lpverify import _check
+from lpverify.decode import bound as bounding
 from lpverify.decode import extract as extraction
 from lpverify.decode import extract_folder as folder
 from lpverify.decode.engine import Settings
@@ -17,7 +18,7 @@ from lpverify.decode.load import load_model, quiet
 from lpverify.decode.metrics import DecodeStats, Generation
 from lpverify.decode.models import Pair, Tokenizer, pair
 from lpverify.decode.prompts import Prompt, keyed
-from lpverify.decode.records import Records
+from lpverify.decode.records import Lines, Records
 from lpverify.decode.run import Progress, compare, parse_names
 from lpverify.decode.sampling import Sampling
 from lpverify.problem import VerifyProblem
@@ -89,6 +90,34 @@ class OpenPair:
                 made = folder.problem(self, context, request, settings, chat)
                 found.append(VerifyProblem(made.pair, paths, made.name, made.description))
         return found
+
+    def bound(
+        self,
+        prompts: Sequence[str],
+        algorithms: Sequence[str] = bounding.DEFAULT_ALGORITHMS,
+        *,
+        paths: Sequence[int] = (1, 2, 3, 4),
+        depths: Sequence[int] = (8,),
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        contexts: int = 4,
+        stride: int = 16,
+        seed: int = 0,
+        chat: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Block efficiency and its upper bound in contexts of the target's own texts, as ``lpverify bound`` measures.
+
+        Returns the ``cells`` of its document, one for each K of ``paths`` and L of ``depths``. Raises InputError for
+        unknown algorithms, impossible settings, no prompt.
+        """
+        names = parse_names("algorithms", ",".join(algorithms), bounding.ALGORITHMS)
+        wanted, eos = _keyed(prompts), self.tokenizer.eos
+        sampling = Sampling(temperature, top_k, top_p)
+        settings = bounding.BoundSettings(tuple(paths), tuple(depths), contexts, stride, sampling, seed, eos)
+        nowhere = Lines(None, bounding.RECORD_SCHEMA, {})
+        found = bounding.measure_all(self.models, self.tokenizer, names, wanted, settings, nowhere, chat=chat)
+        return bounding.summarize(found)
 
     def describe(self, settings: Settings, *, chat: bool) -> dict[str, Any]:
         """What decides the outcome of a run on this pair, as plain data."""
