@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
+from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lpverify import _check
 from lpverify._array import Array
@@ -17,7 +17,7 @@ from lpverify.decode.engine import Request, Settings, check_context
 from lpverify.decode.keys import Keys, Role
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair, padded
-from lpverify.decode.sampling import probabilities
+from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.decode.transformer import TransformersModel
 from lpverify.verify.draw import pick
 
@@ -49,7 +49,10 @@ def autoregressive(pair: Pair, request: Request, settings: Settings, on_round: O
 def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound | None = None) -> Generation:
     """``generate(assistant_model=...)`` with a constant number L of assistant tokens: one path, its own token rule.
 
-    What is timed as ``verify`` is all of its time outside the two models. The Rao-Blackwell estimate is not known.
+    Neither model's own generation defaults count: of them the library would take an end-of-text token, early ends of
+    drafts (``assistant_confidence_threshold``, 0.4 unless set), and a padding token, which it would hide from the draft
+    wherever a prompt has it. What is timed as ``verify`` is all of its time outside the two models. The Rao-Blackwell
+    estimate is not known.
     Raises InputError where a model is not of the transformers library, and as `engine.generate`.
     """
     check_context(pair, request, settings)
@@ -74,7 +77,8 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     with (
         torch.random.fork_rng(devices=devices),
         torch.inference_mode(),
-        _constant_drafts(draft.module, settings.depth),
+        _defaults(target.module, settings),
+        _defaults(draft.module, settings, **_constant_drafts(settings.depth)),
         _timed(target.module, watch, "target"),
         _timed(draft.module, watch, "draft"),
     ):
@@ -84,7 +88,8 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
             output = target.module.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
-                generation_config=_configuration(settings),
+                generation_config=_configuration(settings, max_new_tokens=settings.max_new_tokens),
+                logits_processor=_filters(settings.sampling),
                 assistant_model=draft.module,
             )
         finally:
@@ -101,26 +106,49 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     return Generation.measured("assisted", request.key, new, rounds, watch)
 
 
-def _configuration(settings: Settings) -> Any:
-    sampling = settings.sampling
-    options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
-    if sampling.temperature > 0:
-        options |= {"temperature": sampling.temperature, "top_k": sampling.top_k or 0, "top_p": sampling.top_p or 1.0}
+def _configuration(settings: Settings, **further: Any) -> Any:
+    """Ends of text, and sampling but for its filters. Padding is an end of text or nothing: an only row needs none."""
     eos = sorted(settings.eos)
+    sampled = settings.sampling.temperature > 0
     configuration: Any = GenerationConfig
     return configuration(
-        max_new_tokens=settings.max_new_tokens, eos_token_id=eos or None, pad_token_id=eos[0] if eos else 0, **options
+        do_sample=sampled,
+        top_k=0 if sampled else None,  # else 50
+        eos_token_id=eos or None,
+        pad_token_id=eos[0] if eos else None,
+        **further,
     )
+
+
+def _filters(sampling: Sampling) -> Any:
+    """Temperature, top-k and top-p, to be handed over as they are.
+
+    Named in the configuration they would be applied to the draft twice: the library gives it those of the target and
+    lets it make its own from the same configuration.
+    """
+    filters: Any = LogitsProcessorList()
+    if sampling.temperature not in (0, 1):
+        filters.append(TemperatureLogitsWarper(float(sampling.temperature)))
+    if sampling.temperature > 0 and sampling.top_k is not None:
+        filters.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.temperature > 0 and sampling.top_p is not None:
+        filters.append(TopPLogitsWarper(float(sampling.top_p)))
+    return filters
+
+
+def _constant_drafts(depth: int) -> dict[str, Any]:
+    """The library reads how many tokens to draft from the draft's own defaults."""
+    return {
+        "num_assistant_tokens": depth,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
 
 
 @contextmanager
-def _constant_drafts(module: Any, depth: int) -> Iterator[None]:
-    """The library reads how many tokens to draft from the draft's own configuration."""
+def _defaults(module: Any, settings: Settings, **further: Any) -> Iterator[None]:
     kept = module.generation_config
-    module.generation_config = copy.deepcopy(kept)
-    module.generation_config.update(
-        num_assistant_tokens=depth, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
-    )
+    module.generation_config = _configuration(settings, **further)
     try:
         yield
     finally:
