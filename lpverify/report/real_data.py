@@ -105,11 +105,15 @@ def _seconds(run: Generation) -> float:
     return sum(run.seconds[stage] for stage in STAGES)
 
 
+AGAINST = ("token", "bv", "gbv", "specinfer")
+"""What the others are compared with, paired by prompt."""
+
+
 def bound_rows(job: Measured, temperature: float) -> Rows:
     """One row for every K, L, name and estimate; BV and the bound are those of the same contexts.
 
     ``estimate``: "drafted" (mean over drafted trees of the tokens expected given the tree) or "on-path" (from the
-    target's own text: the closed forms and `UPPER`). ``over``: ratios to BV and to GBV with their standard errors;
+    target's own text: the closed forms and `UPPER`). ``over``: ratios to those of `AGAINST` with their standard errors;
     ``off_bv_se``: that of the difference to BV. On the text also ``share`` of the upper bound, ``gap`` to it.
     """
     prompts = job.bounded(temperature)
@@ -125,7 +129,8 @@ def bound_rows(job: Measured, temperature: float) -> Rows:
         for (estimate, name), values in sums.items():
             row: dict[str, Any] = fixed | {"name": name, "estimate": estimate}
             row["value"], row["se"] = quotient(values, counts)
-            row["over"] = {n: quotient(values, counts, sums[estimate, n], counts) for n in ("bv", "gbv")}
+            against = [n for n in AGAINST if (estimate, n) in sums]
+            row["over"] = {n: quotient(values, counts, sums[estimate, n], counts) for n in against}
             row["off_bv_se"] = quotient(np.subtract(values, sums[estimate, "bv"]), counts)[1]
             if estimate == "on-path":
                 row["share"], row["share_se"] = quotient(values, upper)
