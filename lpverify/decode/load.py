@@ -39,9 +39,11 @@ def load_model(
     """
     _check.choice("role", role, ROLES)
     chosen = transformer.resolve_device(device)
+    kind, _, variant = name.partition(":")
+    if device_map is not None and (table.is_problem(name) or kind in BUNDLED):
+        raise _check.fail("--device-map", got=f"{device_map} for {name}", expected="a hub id or a folder to spread")
     if table.is_problem(name):
         return table.load(name, role, chosen)
-    kind, _, variant = name.partition(":")
     if kind not in BUNDLED:
         return transformer.load(name, dtype=dtype, device=chosen, device_map=device_map, attention=attention)
     options: dict[str, Any] = {"device": str(chosen), "dtype": transformer.resolve_dtype(dtype, chosen)}

@@ -51,8 +51,10 @@ class TransformersModel:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where token ids go."""
-        device: torch.device = self.module.get_input_embeddings().weight.device
+        """Where token ids go: to where the embeddings are, or where accelerate brings them when they are used."""
+        embeddings = self.module.get_input_embeddings()
+        brought = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
+        device: torch.device = embeddings.weight.device if brought is None else torch.device(brought)
         return device
 
     @cached_property
