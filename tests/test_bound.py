@@ -1,7 +1,7 @@
 """Estimators of ``lpverify bound``: unbiased by enumeration, within 4 standard errors by sampling, mutants caught.
 
-A sampled mean leaves 4 standard errors with probability 6.4e-5 where it is normal; with all comparisons here together
-a correct program would fail with probability below 0.06 on fresh seeds. Seeds are fixed, so it passes or it does not.
+A normal mean leaves 4 standard errors with probability 6.4e-5: on fresh seeds the 180 comparisons of the quick tests
+would fail a correct program with probability 0.012, the 1,485 of the slow ones with 0.1. Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def test_measured_on_reference_trees_at_length(path: Any) -> None:
     pair, _ = reference_pair(path)
     depths = tuple(range(1, pair.depth + 1))
     names = tuple(name for name in NAMES if name != "ot")
-    settings = BoundSettings((1, 2, 3), depths, contexts=300, stride=pair.depth, seed=1)
+    settings = BoundSettings((1, 2, 3), depths, contexts=120, stride=pair.depth, seed=1)
     assert_means(surplus(table_pair(pair.target, pair.draft), names, settings), lambda *key: 0.0)
 
 
