@@ -89,28 +89,71 @@ def _block_on_path(nodes: list[int], view: TreeView, p: Rows, q: Rows, chance: f
         chance *= 1 - test
 
 
-def plain_specinfer(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_walk(view: TreeView, p: Rows, q: Rows, choose: Any) -> list[float]:
+    """``choose(p row, q row, drafted)``: accepted mass of drafted tokens, what is left, the law of the rest."""
     reach, stop = [1.0] + [0.0] * (len(p) - 1), [0.0] * len(p)
     for node in range(len(p)):
         if node >= view.inner:
             stop[node] = reach[node]
             continue
-        law, alive, chosen = list(p[node]), 1.0, {}
-        for token in view.drafted(node):
-            accept = min(1.0, law[token] / q[node][token])
+        chosen, alive, law = choose(p[node], q[node], view.drafted(node))
+        drafted = set()
+        for child in view.children(node):
+            token = int(view.token[child])
+            drafted.add(token)
+            reach[child] = reach[node] * (chosen.get(token, 0.0) + alive * law[token])
+        stop[node] = reach[node] * alive * sum(law[x] for x in range(len(law)) if x not in drafted)
+    return stop
+
+
+def plain_specinfer(view: TreeView, p: Rows, q: Rows) -> list[float]:
+    def choose(target: list[float], draft: list[float], drafted: tuple[int, ...]) -> Any:
+        law, alive, chosen = list(target), 1.0, {}
+        for token in drafted:
+            accept = min(1.0, law[token] / draft[token])
             chosen[token] = chosen.get(token, 0.0) + alive * accept
             alive *= 1 - accept
             mass = 0.0
             for x in range(len(law)):
-                law[x] = max(law[x] - q[node][x], 0.0)
+                law[x] = max(law[x] - draft[x], 0.0)
                 mass += law[x]
             for x in range(len(law)):
                 law[x] /= mass
-        for child in view.children(node):
-            token = int(view.token[child])
-            reach[child] = reach[node] * (chosen[token] + alive * law[token])
-        stop[node] = reach[node] * alive * sum(law[x] for x in range(len(law)) if x not in chosen)
-    return stop
+        return chosen, alive, law
+
+    return plain_walk(view, p, q, choose)
+
+
+def plain_spectr(view: TreeView, p: Rows, q: Rows) -> list[float]:
+    """With rho bisected on [1, k], one loop over the tokens a halving."""
+
+    def choose(target: list[float], draft: list[float], drafted: tuple[int, ...]) -> Any:
+        count = len(drafted)
+
+        def gamma(rho: float) -> float:
+            beta = 0.0
+            for a, b in zip(target, draft, strict=True):
+                beta += min(b, a / rho)
+            return float(sum((1 - beta) ** i for i in range(count)))
+
+        low, high = 1.0, float(count)
+        if gamma(low) <= low:
+            high = low
+        while count > 1 and high - low > 1e-10:
+            middle = (low + high) / 2
+            low, high = (low, middle) if gamma(middle) <= middle else (middle, high)
+        rho, alive, chosen = high, 1.0, {}
+        factor, mass, law = gamma(rho), 0.0, []
+        for a, b in zip(target, draft, strict=True):
+            law.append(max(a - factor * min(b, a / rho), 0.0))
+            mass += law[-1]
+        for token in drafted:
+            accept = min(1.0, target[token] / (rho * draft[token]))
+            chosen[token] = chosen.get(token, 0.0) + alive * accept
+            alive *= 1 - accept
+        return chosen, alive, [x / mass for x in law]
+
+    return plain_walk(view, p, q, choose)
 
 
 def plain_traversal(view: TreeView, p: Rows, q: Rows) -> list[float]:
@@ -212,9 +255,11 @@ def plain_blocks(split: Any) -> Callable[[TreeView, Rows, Rows], list[float]]:
     return law
 
 
+# token and nss have no loop over the vocabulary to speak of; ot refuses such vocabularies
 PLAIN = {
     "bv": plain_block,
     "specinfer": plain_specinfer,
+    "spectr": plain_spectr,
     "traversal": plain_traversal,
     "gbv": plain_gbv,
     "tgbv": plain_blocks(tempered_split),
