@@ -51,7 +51,7 @@ def test_json_contract(capsys: pytest.CaptureFixture[str], prompts: str) -> None
 def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, *TABLES, *SHAPE, "--prompts", "A B", "--algorithms", "bv")
     assert (code, err) == (0, "")
-    assert out.count("upper bound  ") == 4
+    assert out.count("  upper bound  ") == 4
     assert "3 contexts of 1 prompt;" in out
 
 
