@@ -162,9 +162,13 @@ class _Bench:
         return probabilities(padded(logits, self._pair.vocab_size), self._sampling)
 
     def target(self, sizes: Sequence[int], branches: int) -> None:
-        """One step alone, and passes over the first n tokens of ``branches`` disjoint paths."""
+        """One step alone, and passes over the first n tokens of ``branches`` disjoint paths.
+
+        The draft makes a step before each, as in a round: it leaves the processor's caches to its own weights.
+        """
         device = self._pair.target.device
-        state = self._start(self._pair.target)
+        state, other = self._start(self._pair.target), self._start(self._pair.draft)
+        token = torch.tensor([self._pending], device=self._pair.draft.device)
         fed = state.length
 
         def step() -> int:
@@ -173,7 +177,11 @@ class _Bench:
 
         def undo() -> None:
             state.keep_branch(0, fed)
+            with torch.inference_mode():
+                other.append(token)
+            other.keep_branch(0, fed)
 
+        undo()
         self._time(("target_step",), step, undo)
         for size in sizes:
             parent = [-1, *(max(i - branches, 0) for i in range(1, size))]
