@@ -114,13 +114,15 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
     ``data["rows"]``: algorithm, paths, depth, predicted, predicted_se, measured, measured_se. Error bars are one
     standard error; the band is 10 % on both sides of equality. Each algorithm's best measured cell is labelled.
     """
+    from matplotlib.patheffects import withStroke
+
     rows: Rows = data["rows"]
     every = [row[key] for row in rows for key in ("predicted", "measured")]
     low, high = 0.9 * min(every), 1.08 * max(every)
     line = np.array([low, high])
     ax.fill_between(line, 0.9 * line, 1.1 * line, color=MUTED, alpha=0.13, linewidth=0, zorder=0)
     ax.plot(line, line, color=MUTED, linewidth=1, zorder=1)
-    ax.annotate("equal, ± 10 %", (high, high), xytext=(-4, -16), textcoords="offset points", ha="right", color=MUTED)
+    ax.text(0.98, 0.03, "line: equal; grey: within 10 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         own = [row for row in rows if row["algorithm"] == name]
         colour, marker = STYLE.get(name, (INK, "o"))
@@ -132,7 +134,7 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
             fmt=marker,
             color=colour,
             markersize=6,
-            markeredgecolor="white",
+            markeredgewidth=0,
             elinewidth=0.9,
             capsize=2,
             zorder=3,
@@ -142,10 +144,13 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
         ax.annotate(
             f"K = {best['paths']}, L = {best['depth']}",
             (best["predicted"], best["measured"]),
-            xytext=(7, -11),
+            xytext=(-7, 4),
             textcoords="offset points",
+            ha="right",
             fontsize=8,
             color=colour,
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            zorder=4,
         )
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)
