@@ -244,7 +244,8 @@ def _origin(document: Mapping[str, Any]) -> str:
     experiment = FIGURES[document["figure"]].experiment
     command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
     command = command if experiment is None else f"python {experiment[0]}"
-    how = f"`{command}` computes them again ({document['seconds']:.0f} s; {versions}{at})"
+    took = f"{document['seconds']:.0f} s; " if experiment is None else ""
+    how = f"`{command}` computes them again ({took}{versions}{at})"
     return f"Data: `{document['figure']}.json`; {how}."
 
 

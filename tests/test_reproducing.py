@@ -1,0 +1,80 @@
+"""REPRODUCING.md says what the stored data say, and names commands that there are."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from lpverify.cli import app
+from lpverify.report.figures import FIGURES
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "REPRODUCING.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reproducing", ROOT / "experiments" / "reproducing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_written_from_the_stored_data(script: ModuleType) -> None:
+    assert script.written(TEXT) == TEXT
+
+
+def test_commands() -> None:
+    named = re.findall(r"`([^`]+)` \| [^|]+ \| \*\*", TEXT)
+    assert len(named) >= 15
+    known = {command.name for command in app.registered_commands}
+    for command in named:
+        program, verb, *rest = command.split()
+        if program == "python":
+            assert (ROOT / verb).is_file()
+            continue
+        assert program == "lpverify"
+        assert verb in known
+        if verb == "figures":
+            assert set(rest[-1].split(",")) <= set(FIGURES)
+    for path in re.findall(r"python (experiments/\w+\.py)", TEXT):
+        assert (ROOT / path).is_file()
+
+
+def test_every_paper_is_named(script: ModuleType) -> None:
+    claims = [*script.exact_claims(), *script.model_claims()]
+    assert {paper for claim in claims for paper in claim.paper.split(", ")} - {"all"} == set(script.PAPERS)
+    allowed = {"reproduced", "partly", "not reproduced", "refuted", "not testable here", "shown", script.OPEN}
+    assert {claim.verdict for claim in claims} <= allowed
+
+
+def test_verdicts(script: ModuleType) -> None:
+    above, near, below = (1.5, 0.05), (1.28, 0.02), (1.1, 0.05)
+    for gains, verdict in (
+        ([above], "reproduced"),
+        ([above, near], "reproduced"),
+        ([near], script.OPEN),
+        ([below, below], "not reproduced"),
+        ([near, below], "partly"),
+        ([above, below], "partly"),
+    ):
+        assert script.judged(gains, 0.3) == verdict
+
+
+def test_one_step_formula(script: ModuleType) -> None:
+    """Values by hand: one path is 1 - TV; two paths, H = {0, 1}: 1 + .6 - .81."""
+    p, q = (0.2, 0.4, 0.4), (0.6, 0.3, 0.1)
+    assert script.formula(p, q, 1) == pytest.approx(0.6)
+    assert script.formula(p, q, 2) == pytest.approx(0.79)
+    assert script.formula(p, q, 3) == pytest.approx(0.871)
+    assert script.formula((0.3, 0.7), (0.5, 0.5), 2) == pytest.approx(1.0)
