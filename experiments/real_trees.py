@@ -146,8 +146,10 @@ def store(label: str, settings: dict[str, Any], rows: list[dict[str, Any]]) -> N
     kept = [row for row in document["rows"] if row["pair"] != label] + list(stored(label, rows))
     document["settings"][label] = settings
     document |= {"summary": summary(kept), "rows": kept}
-    parts = [f"{json.dumps(key)}: {_lines(value)}" for key, value in document.items()]
+    order = ("schema", "settings", "summary", "rows")
+    parts = [f"{json.dumps(key)}: {_lines(document[key])}" for key in order]
     write_whole(DATA, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+    write_whole(DATA.with_suffix(".md"), (tables(document) + "\n").encode())
 
 
 def _lines(value: Any) -> str:
