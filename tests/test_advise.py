@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lpverify.exact.throughput import Cell, fastest, predict, with_full_acceptan
 from lpverify.exact.throughput_files import load_cells, parse_costs
 from lpverify.verify import VERIFIERS
 
+EXPERIMENT = Path(__file__).parents[1] / "experiments" / "advise_check.py"
 COSTS: dict[str, Any] = {
     "schema": "lpverify/costs@1",
     "draft_step": {"1": 2.0, "4": 5.0},
@@ -371,7 +373,7 @@ def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     document = copy.deepcopy(BOUND)
     document["settings"] |= {"target": "markov-3", "draft": "markov-3"}
     bound, costs = written(tmp_path / "bound.json", document), str(tmp_path / "costs.json")
-    arguments = ["--prompts", "A B", "--context", "12", "--repeats", "2", "--json", "-"]
+    arguments = ["--prompts", "A B", "--context", "12", "--repeats", "1", "--json", "-"]
     code, out, err = call(capsys, "advise", bound, *arguments, "--save-costs", costs)
     assert (code, err) == (0, "")
     advice = json.loads(out)
@@ -484,3 +486,36 @@ def test_the_example_of_the_help_is_a_cost_file() -> None:
     costs = parse_costs(json.loads(text), "help")
     assert costs.target_step == 0.03
     assert costs.verify["pbv"](4, 6) == pytest.approx(0.0025)
+
+
+@pytest.mark.skipif(not EXPERIMENT.exists(), reason="an installation without experiments/")
+def test_experiment_compares_what_was_predicted_with_what_was_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Toy run: every cell is there, errors are those of the two numbers, a rerun measures nothing again."""
+    pytest.importorskip("torch")
+    spec = importlib.util.spec_from_file_location("advise_check", EXPERIMENT)
+    assert spec is not None
+    assert spec.loader is not None
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    prompts = written(tmp_path / "p.jsonl", '{"text": "A"}\n{"text": "B C"}\n')
+    arguments = ["--pair", "markov-3", "--prompts", prompts, "--paths", "1,2", "--depths", "1,3", "--contexts", "2"]
+    arguments += ["--new-tokens", "10", "--records", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "advise.json")]
+    check.main(arguments)
+    document = json.loads((tmp_path / "advise.json").read_text())
+    [pair] = document["data"]["pairs"]
+    assert {(r["algorithm"], r["paths"], r["depth"]) for r in pair["rows"]} == {
+        (name, k, depth) for name in ("bv", "gbv", "pbv") for k in (1, 2) for depth in (1, 3) if name != "bv" or k == 1
+    }
+    for row in pair["rows"]:
+        assert row["relative_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+        seconds, value = row["round_seconds"]["predicted"], row["block_efficiency"]["predicted"]
+        assert row["predicted"] == pytest.approx(value / sum(seconds.values()))
+    for entry in pair["recommended"]:
+        assert 0 <= entry["loss"] < 1
+    capsys.readouterr()
+    check.main(arguments)
+    assert "prompt 1" not in capsys.readouterr().out
+    again = json.loads((tmp_path / "advise.json").read_text())
+    assert again["data"] == document["data"]
