@@ -79,6 +79,10 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
         p, q, on_target, share, child = together_to_host(p, q, on_target, share, child)
     if block is not None:
         share = divide(share, q[as_index(q, view.parent[1:]), child], where_zero=zero(q))  # of the block's mass
+    used = slice(None)
+    if block is not None and isinstance(q, np.ndarray):
+        used = with_mass(p, q)
+        p, q, child = p[:, used], q[:, used], np.searchsorted(used, child)
 
     first = np.searchsorted(view.depth, range(depth + 2)).tolist()
     measure, weight = whole(1, q), ones((1,), q)
@@ -101,7 +105,9 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
     split_rows = namespace(q).concat(rows, axis=0)
     on_edges = split_rows[as_index(q, view.parent[1:]), as_index(q, child)] * share
     if block is not None:
-        split_rows = divide(split_rows, q, where_zero=zero(q))  # how much every block is skewed
+        skew = zeros((inner, blocks or 0), q)
+        skew[:, used] = divide(split_rows, q, where_zero=zero(q))  # how much every block is skewed
+        split_rows = skew
 
     def with_rows(values: Array) -> Array:
         values = on_device(values, draft) if isinstance(values, np.ndarray) else values
@@ -115,6 +121,16 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
         return found if block is None else view.draft[nodes] * take_in_rows(found, block[nodes])
 
     return block_law_of_selected(view, q_star, with_rows(on_edges), leaves, with_rows(chance))
+
+
+def with_mass(target: Array, draft: Array) -> Any:
+    """Blocks (R, n) that have mass in some row, and the last, that of tokens which are never drafted: indices.
+
+    A block without mass is split like one that is never drafted, so one of them stands for all.
+    """
+    some = ((target != 0) | (draft != 0)).any(axis=0)
+    some[-1] = True
+    return np.flatnonzero(some)
 
 
 def together_to_host(*arrays: Array) -> list[Array]:
