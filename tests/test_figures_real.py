@@ -319,3 +319,13 @@ def test_pairs_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("smollm2", {"gsm", "humaneval"}),
         ("tiny", {"humaneval"}),
     ]
+
+
+def test_captions_say_which_prompts_to_name(tiny: Path, tmp_path: Path) -> None:
+    document = json.loads((tiny / "real_time.json").read_text())
+    document["data"]["settings"]["pairs"]["tiny"]["sets"] = ["code", "gsm8k", "mine"]
+    (tmp_path / "real_time.json").write_text(json.dumps(document))
+    [_] = make(["real_time"], tmp_path)
+    caption = (tmp_path / "real_time.md").read_text()
+    assert "`lpverify figures --only real_time --prompts gsm8k --prompts mine=FILE` computes" in caption
+    assert "prompts from code, gsm8k, mine" in caption

@@ -18,6 +18,7 @@ from typing import Any
 from lpverify import _check
 from lpverify._provenance import provenance
 from lpverify._write import write_whole
+from lpverify.decode.prompts import SETS
 from lpverify.report import (
     captions,
     captions_real,
@@ -29,6 +30,7 @@ from lpverify.report import (
     table_real,
 )
 from lpverify.report.figure_data import Work
+from lpverify.report.real_prompts import BUILT_IN
 
 SCHEMA = "lpverify/figure@1"
 SIZES = ("full", "quick", "tiny")
@@ -243,10 +245,18 @@ def _origin(document: Mapping[str, Any]) -> str:
     )
     experiment = FIGURES[document["figure"]].experiment
     command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
+    command += "".join(f" --prompts {name}" for name in _named_sets(document["data"]))
     command = command if experiment is None else f"python {experiment[0]}"
     took = f"{document['seconds']:.0f} s; " if experiment is None else ""
     how = f"`{command}` computes them again ({took}{versions}{at})"
     return f"Data: `{document['figure']}.json`; {how}."
+
+
+def _named_sets(data: Data) -> list[str]:
+    """The prompts that are not built in, as options: a public set by its name, any other as a file."""
+    pairs = data.get("settings", {}).get("pairs", {}).values()
+    labels = dict.fromkeys(name for of in pairs for name in of.get("sets", ()) if name not in BUILT_IN)
+    return [name if name in SETS else f"{name}=FILE" for name in labels]
 
 
 def _lines(document: Mapping[str, Any]) -> str:
