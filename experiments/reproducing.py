@@ -343,6 +343,15 @@ def beyond() -> str:
             )
             shape = f"K = {part['paths'].iloc[0]}, {part['contexts'].max()} contexts"
             lines.append(f"* {pair}, truncated trees, {shape}, gap to the certified optimum: {shown} (`real_gap`).")
+    if (FIGURES / "advise.json").exists():
+        for pair in data("advise")["pairs"]:
+            errors = pd.Series([abs(row["relative_error"]) for row in pair["rows"]])
+            lost = next(entry["loss"] for entry in pair["recommended"] if entry["among"] == "all")
+            lines.append(
+                f"* {pair['pair']}, tokens per second as `lpverify advise` predicts them: median error"
+                f" {100 * errors.median():.0f} % over {len(errors)} settings; the recommended one is"
+                f" {100 * lost:.1f} % slower than the fastest (`advise`)."
+            )
     return "\n".join(lines)
 
 
