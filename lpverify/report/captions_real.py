@@ -25,9 +25,7 @@ DRAFTED = """Block efficiency is the mean, over trees drafted in shared contexts
 BOUND = """The upper bound is the node relaxation f(cx) = min(p f(c), phi(Q(cx))), which no lossless verifier with K
     i.i.d. paths exceeds, estimated without bias on the target's own text."""
 ERROR = "± is one standard error over prompts; ratios are paired by prompt."
-BARS = (
-    """An error bar is the standard error of the difference to BV on the same contexts, the band that of BV itself."""
-)
+BARS = "An error bar is the standard error of the difference to BV in the same contexts, the band that of BV itself."
 
 
 def measured(data: Data) -> str:
@@ -48,10 +46,10 @@ def decoded(data: Data, rows: pd.DataFrame) -> str:
     for pair, of in data["settings"]["pairs"].items():
         prompts = int(rows.loc[rows["pair"] == pair, "prompts"].max())
         sets = ", ".join(of["sets"]) + (" (chat template)" if of["chat"] else "")
-        cores = f"{of['threads']} thread" + ("s" if of["threads"] > 1 else "")
+        cores = f"float32, {of['threads']} thread" + ("s" if of["threads"] > 1 else "")
+        where = f"{of['device']} ({cores})" if of["device"] == "cpu" else of["device"]
         parts.append(
-            f"{SHOWN_PAIR[pair]}: {prompts} prompts from {sets}, at most {of['new_tokens']} new tokens each, float32,"
-            f" {cores}"
+            f"{SHOWN_PAIR[pair]}: {prompts} prompts from {sets}, at most {of['new_tokens']} new tokens each, on {where}"
         )
     return "; ".join(parts) + "."
 
@@ -115,8 +113,9 @@ def real_paths(data: Data) -> str:
         f"""Block efficiency against the number of draft paths K at L = {depth}, by temperature. Open marks, left of the
         points: what decoding gave, with its own standard error (Rao-Blackwell over the rounds of each verifier's own
         texts; BV at K = 1, which is what it drafts).""",
-        f"""{DRAFTED} {measured(data)} {BARS} Decoding: {decoded(data, points)} Its rounds begin where the verifier's
-        last one stopped, so the two need not have the same mean. {ERROR}""",
+        f"""{DRAFTED} {measured(data)} {BARS} Decoding: {decoded(data, points)} Rounds are long where
+        tokens are easy to predict, so fewer of them begin there: the mean over a decoder's rounds is smaller than that
+        over evenly spread contexts. {ERROR}""",
         f"""{PAPER}: GBV is ahead of BV by over 30 % in block efficiency, best at K = 3 or 4 and L = 8; at temperature 1
         BV can win. TGBV and PBV are this project's own.""",
         f"At K = {last}. {'. '.join(words)}.",

@@ -146,6 +146,7 @@ def _pairs(work: Work) -> list[Measured]:
 def _settings(jobs: Iterable[Measured]) -> dict[str, Any]:
     """What was measured, pair by pair."""
     from lpverify.decode import session
+    from lpverify.decode.transformer import resolve_device
 
     found = {}
     for job in jobs:
@@ -155,7 +156,7 @@ def _settings(jobs: Iterable[Measured]) -> dict[str, Any]:
             "target": target, "draft": draft, "chat": plan.chat, "seed": job.seed, "depth": DEPTH,
             "sets": list(dict.fromkeys(label for label, _ in job.prompts)), "new_tokens": plan.tokens,
             "bound_prompts": min(plan.bound_prompts, len(job.prompts)), "contexts": plan.contexts,
-            "stride": plan.stride, "threads": session.threads(),
+            "stride": plan.stride, "device": str(resolve_device("auto")), "threads": session.threads(),
         }  # fmt: skip
     return {"pairs": found}
 
