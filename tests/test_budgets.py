@@ -32,7 +32,7 @@ from lpverify.exact.evaluate import evaluate
 from lpverify.problem import VerifyProblem
 from lpverify.verify import verifier
 
-RANKED = ("gbv", "tgbv", "pbv")
+RANKED = ("gbv", "tgbv", "pbv", "ebv")
 
 
 def tables(vocab: int, depth: int) -> st.SearchStrategy[list[Any]]:

@@ -304,7 +304,7 @@ def test_a_closed_pipe_is_quiet() -> None:
 
 
 OPTIMUM_KEYS = {"block_efficiency", "lower_bound", "upper_bound", "status", "method", "seconds"}
-NAMES = ["token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv", "policy"]
+NAMES = ["token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv", "ebv", "policy"]
 
 
 def test_solve_json_is_the_contract() -> None:

@@ -1,4 +1,4 @@
-"""Exact values of the token rule, BV, GBV, TGBV and PBV: one pass down the tree (THEORY 1, 3, 4, 5).
+"""Exact values of the token rule, BV, GBV, TGBV, PBV and EBV: one pass down the tree (THEORY 1, 3, 4, 5).
 
 The selected path follows the draft law Q* (Q itself for the token rule and BV, which look at one path), and the
 probability f(c) that the accepted prefix passes through node c is
@@ -24,6 +24,7 @@ from lpverify import _check
 from lpverify._array import Levels, ones, total
 from lpverify.dist.pair import DistPair
 from lpverify.verify._blocks import MOST_BLOCKS, in_blocks
+from lpverify.verify._entropic import entropic_split
 from lpverify.verify._proportional import proportional_split
 from lpverify.verify._ranks import compact, stacked, whole
 from lpverify.verify._residual import acceptance
@@ -34,6 +35,7 @@ SPLITS: dict[str, SplitRule] = {
     "gbv": ordered_split,
     "tgbv": tempered_split,
     "pbv": proportional_split,
+    "ebv": entropic_split,
 }
 
 ALGORITHMS = ("token", "bv", *SPLITS)
@@ -76,9 +78,9 @@ def bv_budgets(pair: DistPair) -> Budgets:
 
 
 def ranked_budgets(pair: DistPair, paths: int, algorithm: str, blocks: int | None = MOST_BLOCKS) -> Budgets:
-    """GBV, TGBV or PBV with K = ``paths``: block verification of the path of smallest rank.
+    """GBV, TGBV, PBV or EBV with K = ``paths``: block verification of the path of smallest rank.
 
-    ``blocks``: TGBV and PBV merge larger vocabularies into so many blocks of tokens, as the verifiers do (None: never).
+    ``blocks``: TGBV, PBV and EBV merge larger vocabularies into so many blocks of tokens, as the verifiers do (None: never).
     Raises InputError for another algorithm or K < 1.
 
     >>> pair = DistPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])

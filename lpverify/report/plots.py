@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("png", "svg", "pdf")
 INK, MUTED, FAINT, ACCENT, OPTIMUM_COLOUR = "#1a1a1a", "#5f5f5f", "#c8c8c8", "#0072b2", "#d55e00"
-SERIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#5f5f5f", "#8c6d00", "#004c6d", "#b05000", "#7a3e6a")
+SERIES = (
+    "#0072b2",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+    "#5f5f5f",
+    "#8c6d00",
+    "#004c6d",
+    "#b05000",
+    "#7a3e6a",
+    "#3f7d20",
+)
 MARKERS = "os^DvPX<>*h"
 SHOWN = {
     "token": "token rule",
@@ -34,6 +46,7 @@ SHOWN = {
     "gbv": "GBV",
     "tgbv": "TGBV",
     "pbv": "PBV",
+    "ebv": "EBV",
     POLICY: "optimal policy",
     RANKING: "best ranking",
 }

@@ -11,6 +11,7 @@ from typing import Any
 from lpverify import _check
 from lpverify.verify import (
     block,
+    entropic_multipath,
     greedy_multipath,
     nss,
     optimal_transport,
@@ -36,6 +37,7 @@ VERIFIERS: Mapping[str, Callable[..., Verifier]] = {
     "gbv": greedy_multipath.verifier,
     "tgbv": tempered_multipath.verifier,
     "pbv": proportional_multipath.verifier,
+    "ebv": entropic_multipath.verifier,
     "policy": policy.verifier,
 }
 """Name -> constructor. Constructors take keyword options; only that of ``policy`` needs an argument."""
