@@ -17,9 +17,10 @@ masses q_x and means of phi' q*_x / q_x, the proportional split's pooling is one
     s.t.      sum_x T_xu = mu_u,    sum_u T_xu = q_x,    sum_u phi'_u T_xu = q*_x,
 
 whose solution is T_xu = mu_u q_x exp(a_x + g_x phi'_u) / (sum over the group's children): multinomial logistic
-regression on phi', solved by Newton's method on its convex dual. Whatever Newton's method left is made to sum to mu_u
-and q_x by scaling down and filling up (Altschuler, Weed and Rigollet, arXiv 1705.09634), in the arithmetic of the
-rows: the split is lossless to the last bit however well the means are met.
+regression on phi', solved by Newton's method on its convex dual. What it found is made to sum to mu_u and q_x by
+scaling down and filling up (Altschuler, Weed and Rigollet, arXiv 1705.09634), in the arithmetic of the rows: the split
+is lossless to the last bit however well the means are met. Where Newton's method does not get there, because the law
+all but separates the children, PBV's pooling takes its place if it comes nearer to the wanted law.
 
 In rank measures nothing else can be chosen, and what a child's children will want is not known at its parent. See
 ``experiments/beat_pbv.py`` for what was tried.
@@ -32,8 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify._array import Array, as_float, as_fractions, divide, is_exact, one, sums_after, zero, zeros
-from lpverify.verify._proportional import atoms, minorant_groups
+from lpverify._array import Array, as_float, as_fractions, divide, ignoring_overflow, is_exact, one, sums_after, zero
+from lpverify.verify._proportional import LARGEST_MEAN, atoms, minorant_groups, pooling
 from lpverify.verify._ranks import RankMeasure, compact, mean_density, rescaled
 from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
 
@@ -48,6 +49,9 @@ STEPS = 40
 
 SETTLED = 1e-11
 """Sum of the misses in mass and in standardised mean, relative to the group, at which Newton's method stops."""
+
+MET = 1e-9
+"""Sum of the misses of the law, relative to the group's, from which on pooling is tried."""
 
 FARTHEST = 4.0
 """Largest change of a logarithm of T in one step."""
@@ -94,8 +98,9 @@ def refined(measure: RankMeasure) -> RankMeasure:
         np.take_along_axis(values, piece, axis=-1) for values in (measure.width, measure.above, measure.mass)
     )
     width = width / count
-    cut = (above + width * (after - 1 - slot), width, mass / count)
-    return RankMeasure(*(np.where(used, values, zero(values)) for values in cut), measure.scale)
+    above = above + width * (after - 1 - slot)
+    above, width, mass = (np.where(used, values, zero(values)) for values in (above, width, mass / count))
+    return RankMeasure(above, width, mass, measure.scale)
 
 
 def spared_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
@@ -112,18 +117,18 @@ def spared_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
     p, q, ordered = layout.target, layout.draft, layout.ordered
     drafted = q > 0
     group, slope = minorant_groups(ordered, np.where(drafted, p, zero(p)))
-    unbounded = slope == float("inf")
+    unbounded = (slope == float("inf")) | (p == 0)
     full = np.where(unbounded, ordered, np.where(unbounded, zero(p), slope) * np.where(drafted, p, zero(p)))
     limit = weight[:, None] if is_exact(p) else weight[:, None] * (1 + ROUNDING)
-    spare = slope > limit
+    spare = (slope > limit) | (p == 0)  # in floats a share of 1e-20 may look like one more child of the last group
     excess = np.where(spare, full - np.minimum(full, weight[:, None] * p), zero(p)) / 2
     floor = full - excess
     mass = np.where(spare, q, zero(q))
     behind = np.where(spare, full, zero(q))
     left = mass + sums_after(mass)
-    level = divide(
-        behind + sums_after(behind) + excess.cumsum(axis=-1) - excess, left, where_zero=zero(q)
-    )  # kappa if all children from here on were at kappa q
+    with ignoring_overflow():  # kappa if all children from here on were at kappa q
+        level = divide(behind + sums_after(behind) + excess.cumsum(axis=-1) - excess, left, where_zero=zero(q))
+    level = level if is_exact(q) else level.clip(None, LARGEST_MEAN)
     enough = spare & drafted & (floor <= level * q)
     start = np.argmax(enough, axis=-1)[:, None]
     kappa = np.take_along_axis(level, start, axis=-1)
@@ -156,17 +161,55 @@ def _given(layout: Layout, law: Array, group: Any, mass: Array, density: Array, 
     wanted = np.where(members, law[row], zero(mass))
     whole = q.sum(axis=-1, keepdims=True)
     mu, q, wanted = mu / mu.sum(axis=-1, keepdims=True), q / whole, wanted / whole
-    found = coupling(as_float(mu), as_float(phi), as_float(q), as_float(wanted))
-    exact = as_fractions(found) if is_exact(mass) else found
-    share = divide(onto_marginals(exact, mu, q), mu[:, None, :], where_zero=zero(mass))
+    found = _one_by_one(mu, phi, q, wanted) if is_exact(mass) else coupling(mu, phi, q, wanted)
+    cells_given = onto_marginals(found, mu, q)
+    missed = _missed(cells_given, phi, wanted)
+    far = np.flatnonzero(missed > MET * wanted.sum(axis=-1))
+    if len(far):
+        own = alone[row[far]] & inside[far, None, :]
+        own = np.where(own[:, :, None, :] & in_cell[far, None, :, :], here[far, None, None, :], zero(mass)).sum(axis=-1)
+        pooling_ = pooled(own / own.sum(axis=(1, 2), keepdims=True), phi[far], q[far], wanted[far])
+        nearer = _missed(pooling_, phi[far], wanted[far]) < missed[far]
+        cells_given[far[nearer]] = pooling_[nearer]
+    share = divide(cells_given, mu[:, None, :], where_zero=zero(mass))
     parts = np.take_along_axis(share, np.broadcast_to(cell[:, None, :], (len(row), children, cell.shape[1])), axis=-1)
     parts = np.where(members[:, :, None] & inside[:, None, :], parts * here[:, None, :], zero(mass))
-    pooled = zeros((rows, mass.shape[1]), mass) == one(mass)
-    for number, node in enumerate(row.tolist()):  # groups of one node are apart
-        pooled[node] |= inside[number]
-    given = np.where(pooled[:, None, :], zero(mass), given)
+    shared = np.zeros((rows, mass.shape[1]), dtype=bool)
+    np.logical_or.at(shared, row, inside)
+    given = np.where(shared[:, None, :], zero(mass), given)
     np.add.at(given, row, parts)
     return given
+
+
+def _one_by_one(mu: Array, phi: Array, q: Array, wanted: Array) -> Array:
+    """`coupling` of Fractions, as the Fractions that its floats are.
+
+    A problem is solved by itself and without its zeros: the last bits of a float would else depend on the batch that it
+    stands in, and the split on what else was drafted.
+    """
+    found = np.where(q[:, :, None] > 0, zero(q), mu[:, None, :]) * 0
+    for problem, (cells, children) in enumerate(zip(mu > 0, q > 0, strict=True)):
+        parts = (mu[problem, cells], phi[problem, cells], q[problem, children], wanted[problem, children])
+        found[problem][np.ix_(children, cells)] = as_fractions(coupling(*(as_float(part)[None] for part in parts))[0])
+    return found
+
+
+def _missed(found: Array, phi: Array, wanted: Array) -> Array:
+    missed: Array = abs((found * phi[:, None, :]).sum(axis=-1) - wanted).sum(axis=-1)
+    return missed
+
+
+def pooled(own: Array, phi: Array, q: Array, wanted: Array) -> Array:
+    """PBV's T (B, V, n): what every child keeps of the cells ``own`` (B, V, n) and its share of what all give away."""
+    mean = divide((own * phi[:, None, :]).sum(axis=-1), q, where_zero=zero(q))
+    with ignoring_overflow():
+        needed = divide(wanted, q, where_zero=zero(q))
+    needed = needed if is_exact(q) else needed.clip(None, LARGEST_MEAN)
+    kept, rest = pooling(q, mean, needed, np.zeros(q.shape, dtype=np.int64))
+    pool = (rest[:, :, None] * own).sum(axis=1)
+    share = divide(pool, pool.sum(axis=-1, keepdims=True), where_zero=zero(q))
+    found: Array = kept[:, :, None] * own + (rest * q)[:, :, None] * share[:, None, :]
+    return found
 
 
 def _cells(inside: Bools) -> Any:
@@ -191,7 +234,8 @@ def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
     spread = np.where(spread > ROUNDING * mean, spread, np.inf)  # one mean for all cells: nothing can be skewed
     feature = np.where(mu > 0, (phi - mean) / spread, 0.0)
     problem = _Logistic(mu, feature, q, (wanted - mean * q) / spread)
-    tilt = np.clip(divide(problem.wanted, q, where_zero=0.0), -1.5, 1.5)
+    with ignoring_overflow():
+        tilt = np.clip(divide(problem.wanted, q, where_zero=0.0), -1.5, 1.5)
     shift = -tilt * tilt / 2
     everything = np.arange(len(mu))
     value, share = problem.dual(everything, shift, tilt)
@@ -261,8 +305,8 @@ class _Logistic:
         tilted = mass * feature
         zeroth, first, second = mass.sum(axis=-1), tilted.sum(axis=-1), (tilted * feature).sum(axis=-1)
         off_mass, off_mean = zeroth - q, first - self.wanted[at]
-        on = (q > 0) & (zeroth > 0)
         determinant = np.maximum(zeroth * second - first * first, 1e-10 * zeroth * np.maximum(second, zeroth))
+        on = (q > 0) & (determinant > 0)  # 0 where the square of a mass underflows: such a child stays as it is
         determinant = np.where(on, determinant, 1.0)
         inverse = [np.where(on, entry / determinant, 0.0)[:, :, None] for entry in (second, -first, zeroth)]
 
