@@ -27,7 +27,7 @@ from lpverify.exact.sweep_run import run_sweep
 
 DATA = Path(__file__).parent.parent / "paper_figs" / "real_trees.json"
 SCHEMA = "lpverify/real-trees@1"
-ALGORITHMS = ("bv", "specinfer", "spectr", "traversal", "ot", "gbv", "tgbv", "pbv")
+ALGORITHMS = ("bv", "specinfer", "spectr", "traversal", "ot", "gbv", "tgbv", "pbv", "ebv")
 REFERENCES = (RELAXATION, OPTIMUM)  # the best single ranking would take more time than all the others
 TOLERANCE = 1e-7
 MAX_TERMS = 10_000_000  # Traversal with K = 4 on k = 4, L = 4: 596,000 visits at most, 1 to 3 seconds

@@ -34,7 +34,7 @@ from lpverify.verify.draw import drawn  # noqa: E402
 NAMES = tuple(name for name in VERIFIERS if name not in ("policy", "ot"))
 """``ot`` solves a flow on the host for every node: small supports only."""
 
-TRANSFERS = dict.fromkeys(NAMES, 1) | {"tgbv": 2, "pbv": 2}
+TRANSFERS = dict.fromkeys(NAMES, 1) | {"tgbv": 2, "pbv": 2, "ebv": 2}
 
 
 def moved(view: TreeView, device: Any) -> TreeView:

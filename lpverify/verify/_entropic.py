@@ -28,6 +28,8 @@ In rank measures nothing else can be chosen, and what a child's children will wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -62,13 +64,27 @@ Bools = npt.NDArray[np.bool_]
 
 def entropic_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
     """EBV: ``target``, ``draft`` (R, V) rows, ``weight`` (R,) = f/Q* of the nodes. Rows are numpy's or Fractions."""
+    return coupled_split(measure, target, draft, weight, paths, spared_law, coupling)
+
+
+Law = Callable[[Layout, Array], tuple[Array, Any]]
+"""(layout, weights f/Q*) -> wanted law and groups, as `spared_law`."""
+
+Coupling = Callable[[Floats, Floats, Floats, Floats], Floats]
+"""(mu, phi', q, wanted) -> T, as `coupling`."""
+
+
+def coupled_split(
+    measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int, wanted_law: Law, couple: Coupling
+) -> Split:
+    """The split that gives the children of a node the law of ``wanted_law`` by ``couple``, group by group."""
     layout = lay_out(refined(measure), target, draft, paths)
-    law, group = spared_law(layout, weight)
+    law, group = wanted_law(layout, weight)
     above, width, mass, owner = atoms(layout)
     density = mean_density(above, above + width, paths)
     density = density / (mass * density).sum(axis=-1, keepdims=True)
     belongs = np.where(mass > 0, np.take_along_axis(group, owner, axis=-1), -1)
-    given = _given(layout, law, group, mass, density, owner, belongs)
+    given = _given(layout, law, group, mass, density, owner, belongs, couple)
     q_star = (given * density[:, None, :]).sum(axis=-1)
     q_star = q_star / q_star.sum(axis=-1, keepdims=True)
 
@@ -103,10 +119,11 @@ def refined(measure: RankMeasure) -> RankMeasure:
     return RankMeasure(above, width, mass, measure.scale)
 
 
-def spared_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
+def spared_law(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -> tuple[Array, Any]:
     """The wanted law q* (R, V) in layout order and the first child of every child's group.
 
-    Groups of slope r <= w are those of `minorant_groups`; all children behind them are one group.
+    Groups of slope r <= w are those of `minorant_groups`; all children behind them are one group. ``back`` > 0: the
+    part of the excess over w p that is given back.
 
     >>> from lpverify.verify._ranks import whole
     >>> rows = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
@@ -119,9 +136,10 @@ def spared_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
     group, slope = minorant_groups(ordered, np.where(drafted, p, zero(p)))
     unbounded = (slope == float("inf")) | (p == 0)
     full = np.where(unbounded, ordered, np.where(unbounded, zero(p), slope) * np.where(drafted, p, zero(p)))
+    part = back if is_exact(p) else float(back)
     limit = weight[:, None] if is_exact(p) else weight[:, None] * (1 + ROUNDING)
     spare = (slope > limit) | (p == 0)  # in floats a share of 1e-20 may look like one more child of the last group
-    excess = np.where(spare, full - np.minimum(full, weight[:, None] * p), zero(p)) / 2
+    excess = np.where(spare, full - np.minimum(full, weight[:, None] * p), zero(p)) * part
     floor = full - excess
     mass = np.where(spare, q, zero(q))
     behind = np.where(spare, full, zero(q))
@@ -138,7 +156,9 @@ def spared_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
     return law, np.where(spare, first, group)
 
 
-def _given(layout: Layout, law: Array, group: Any, mass: Array, density: Array, owner: Any, belongs: Any) -> Array:
+def _given(
+    layout: Layout, law: Array, group: Any, mass: Array, density: Array, owner: Any, belongs: Any, couple: Coupling
+) -> Array:
     """Mass of every atom that every child gets, (R, V, A): whole atoms of its own where it is alone in its group."""
     rows, children = law.shape
     drafted = layout.draft > 0
@@ -161,7 +181,7 @@ def _given(layout: Layout, law: Array, group: Any, mass: Array, density: Array, 
     wanted = np.where(members, law[row], zero(mass))
     whole = q.sum(axis=-1, keepdims=True)
     mu, q, wanted = mu / mu.sum(axis=-1, keepdims=True), q / whole, wanted / whole
-    found = _one_by_one(mu, phi, q, wanted) if is_exact(mass) else coupling(mu, phi, q, wanted)
+    found = _one_by_one(couple, mu, phi, q, wanted) if is_exact(mass) else couple(mu, phi, q, wanted)
     cells_given = onto_marginals(found, mu, q)
     missed = _missed(cells_given, phi, wanted)
     far = np.flatnonzero(missed > MET * wanted.sum(axis=-1))
@@ -181,8 +201,8 @@ def _given(layout: Layout, law: Array, group: Any, mass: Array, density: Array, 
     return given
 
 
-def _one_by_one(mu: Array, phi: Array, q: Array, wanted: Array) -> Array:
-    """`coupling` of Fractions, as the Fractions that its floats are.
+def _one_by_one(couple: Coupling, mu: Array, phi: Array, q: Array, wanted: Array) -> Array:
+    """``couple`` for Fractions, as the Fractions that its floats are.
 
     A problem is solved by itself and without its zeros: the last bits of a float would else depend on the batch that it
     stands in, and the split on what else was drafted.
@@ -190,7 +210,7 @@ def _one_by_one(mu: Array, phi: Array, q: Array, wanted: Array) -> Array:
     found = np.where(q[:, :, None] > 0, zero(q), mu[:, None, :]) * 0
     for problem, (cells, children) in enumerate(zip(mu > 0, q > 0, strict=True)):
         parts = (mu[problem, cells], phi[problem, cells], q[problem, children], wanted[problem, children])
-        found[problem][np.ix_(children, cells)] = as_fractions(coupling(*(as_float(part)[None] for part in parts))[0])
+        found[problem][np.ix_(children, cells)] = as_fractions(couple(*(as_float(part)[None] for part in parts))[0])
     return found
 
 
