@@ -6,9 +6,9 @@
     python experiments/beat_pbv.py ceiling               the best first split there is when what follows is unknown
     python experiments/beat_pbv.py --print               the tables of the stored data
 
-Every candidate splits a node's rank measure into its children's, so it is lossless by construction (THEORY 5); the first
-two parts evaluate the closed form over the whole tree and give the gap to the certified optimum in percent, the third
-gives tokens per target call on the target's own texts at full vocabulary, paired with PBV.
+Every candidate splits a node's rank measure into its children's, so it is lossless by construction (THEORY 5). The
+first two parts evaluate the closed form over the whole tree and give the gap to the certified optimum in percent, the
+third gives tokens per target call on the target's own texts at full vocabulary, paired with PBV.
 
 ``ceiling`` fixes the two rows at the root and draws the rows below 24 times. The linear program over all 24 trees at
 once, with ranks that may depend on the tree only below the first level, is the best first split for an algorithm that

@@ -1,7 +1,9 @@
 """How close verifiers come to what is possible, on real models at full vocabulary.
 
-Contexts are places in texts that the target wrote itself (`lpverify.decode.text`), so they have the law that a decoder
-sees, whatever its verifier. In every context, for each K and L:
+Contexts are places in texts that the target wrote itself (`lpverify.decode.text`), the same for every verifier. They are
+evenly spread over the text, which the rounds of a decoder are not: fewer of them begin where the text is easy, so the
+mean over contexts is somewhat above the tokens per round of a run (`lpverify.decode.renewal` measures those). In every
+context, for each K and L:
 
 * **upper bound**: the node relaxation of THEORY 2.6, which no lossless verifier with K i.i.d. paths of L tokens
   exceeds, and the block efficiency of verifiers that have a closed form, both from the target's own text by
@@ -48,7 +50,7 @@ from lpverify.verify import VERIFIERS, Verifier, expected_accepted, verifier
 ALGORITHMS = tuple(name for name in VERIFIERS if name != "policy")
 """``policy`` is the solution of one table's LP."""
 
-DEFAULT_ALGORITHMS = ("token", "bv", "specinfer", "traversal", "gbv", "tgbv", "pbv")
+DEFAULT_ALGORITHMS = ("token", "bv", "specinfer", "traversal", "gbv", "tgbv", "pbv", "ebv")
 
 RECORD_SCHEMA = "lpverify/bound-record@1"
 

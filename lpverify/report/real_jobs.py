@@ -211,7 +211,7 @@ def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measur
     """The pairs of a size. Raises InputError for a pair without a plan, and for models that are not there."""
     plans = PLANS[size]
     missing = left_out(size) if real.pairs is None else {}
-    names = [name for name in real.pairs or plans if name not in missing]
+    names = [name for name in dict.fromkeys(real.pairs or plans) if name not in missing]
     found = []
     for name in names:
         plan = plans.get(name) or plans.get("smollm2")

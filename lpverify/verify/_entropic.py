@@ -43,10 +43,10 @@ from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
 FINEST = 16
 """No piece of a measure has more than this part of its mass when it is split."""
 
-MOST_CELLS = 48
+MOST_CELLS = 32
 """Cells of a group; where a group has more pieces, neighbours share a cell."""
 
-STEPS = 40
+STEPS = 20
 """Most Newton steps. About 8 are used; what they leave costs skew, not law."""
 
 SETTLED = 1e-11
