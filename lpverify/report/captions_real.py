@@ -96,16 +96,19 @@ def table(columns: Mapping[str, pd.DataFrame], head: str, cell: Any) -> str:
 
 def real_paths(data: Data) -> str:
     """F6."""
-    frame, points = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
-    last = int(frame["paths"].max())
+    every, points = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
+    last = int(every["paths"].max())
+    frame, on_text = every[every["estimate"] == "drafted"], every[every["estimate"] == "on-path"]
+    texts = on_text.set_index(["pair", "temperature"])["over"]
     columns, words = {}, []
     for (pair, temperature), rows in frame.groupby(["pair", "temperature"], sort=False):
         at = rows[rows["paths"] == last].set_index("name")
         columns[f"{pair}, T = {temperature:g}"] = at
         gbv = at.loc["gbv", "over"]["bv"]
         words.append(
-            f"{pair}, T = {temperature:g}: GBV over BV {percent(gbv)} ({against(gbv, MANY)}), best GBV at"
-            f" K = {best(rows[rows['name'] == 'gbv'], 'paths'):.0f};"
+            f"{pair}, T = {temperature:g}: GBV over BV {percent(gbv)} ({against(gbv, MANY)}), independently"
+            f" on the texts {percent(texts[pair, temperature]['bv'])};"
+            f" best GBV at K = {best(rows[rows['name'] == 'gbv'], 'paths'):.0f};"
             f" PBV over GBV {percent(at.loc['pbv', 'over']['gbv'])}"
         )
     depth = int(frame["depth"].iloc[0])

@@ -101,11 +101,11 @@ MORE = 1.3
 """The papers' claim for GBV: over 30 % above BV."""
 
 
-def panel(ax: Axes, rows: pd.DataFrame, by: str) -> Axes:
+def panel(ax: Axes, rows: pd.DataFrame, by: str, points: pd.DataFrame | None = None) -> Axes:
     """Lines of block efficiency, a little beside each other; BV with a band.
 
     The band is BV's standard error, an error bar that of the difference to BV: contexts are shared, so most of what
-    makes BV's value uncertain moves all lines alike.
+    makes BV's value uncertain moves all lines alike. There is room for ``points``, which are drawn by others.
     """
     lines = curves(rows, by, "value", "off_bv_se")
     x, y, _ = lines.pop("bv")
@@ -119,6 +119,9 @@ def panel(ax: Axes, rows: pd.DataFrame, by: str) -> Axes:
     }
     ends = [np.add(line[1], line[2]).max() for line in moved.values()] + [np.add(y, error).max()]
     starts = [np.subtract(line[1], line[2]).min() for line in moved.values()] + [np.subtract(y, error).min()]
+    if points is not None and len(points):
+        ends.append((points["rao_blackwell"] + points["rao_blackwell_se"]).max())
+        starts.append((points["rao_blackwell"] - points["rao_blackwell_se"]).min())
     margin = 0.05 * (max(ends) - min(starts))
     ax.set_ylim(min(starts) - margin, max(ends) + margin)  # before the lines are labelled
     shown: Any = {"bv": (x, y, np.zeros(len(y))), **moved}
@@ -128,14 +131,15 @@ def panel(ax: Axes, rows: pd.DataFrame, by: str) -> Axes:
 def real_paths(data: Data) -> Figure:
     """F6: block efficiency against K, a row a pair, a column a temperature."""
     frame, points = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
+    frame = frame[frame["estimate"] == "drafted"]
     pairs, temperatures = list(dict.fromkeys(frame["pair"])), list(dict.fromkeys(frame["temperature"]))
     fig, axes = canvas(5.6 * len(temperatures), 0.3 + 4.2 * len(pairs), len(pairs), len(temperatures))
     for row, pair in zip(axes, pairs, strict=True):
         for ax, temperature in zip(row, temperatures, strict=True):
             rows = frame[(frame["pair"] == pair) & (frame["temperature"] == temperature)]
-            panel(ax, rows, "paths")
             at = points[(points["pair"] == pair) & (points["temperature"] == temperature)]
-            check_points(ax, at[at["name"].isin(set(rows["name"]))])
+            at = at[at["name"].isin(set(rows["name"]))]
+            check_points(panel(ax, rows, "paths", at), at)
             ax.set_xticks(sorted(set(rows["paths"])))
             ax.set_title(f"{SHOWN_PAIR[pair]}, T = {temperature:g}", loc="left", fontweight="bold", color=INK)
         row[0].set_ylabel(plots.UNIT)
