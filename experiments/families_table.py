@@ -26,7 +26,7 @@ FAMILIES: dict[str, Callable[[int], lv.DistPair]] = {
     "good draft": lambda seed: lv.make.softmax(VOCAB, DEPTH, seed, temperature=1.0, draft_noise=0.5),
     "good draft, low temperature": lambda seed: lv.make.softmax(VOCAB, DEPTH, seed, temperature=0.3, draft_noise=0.5),
 }
-ALGORITHMS = ["token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv"]
+ALGORITHMS = ["token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv", "ebv"]
 SHOWN = {"node relaxation": "node relaxation (bound)", "optimum": "**optimum**", "best ranking": "best single ranking"}
 
 

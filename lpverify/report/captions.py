@@ -134,7 +134,7 @@ def decomposition(data: Data) -> str:
     families = list(dict.fromkeys(frame["family"]))
     mean, error = percent.groupby("family").mean(), percent.groupby("family").sem()
     lines = ["| percent of the optimum | " + " | ".join(families) + " |", "|---|" + "---:|" * len(families)]
-    for name in ("bv", "gbv", "tgbv", "pbv", RANKING, OPTIMUM, RELAXATION):
+    for name in ("bv", "gbv", "tgbv", "pbv", "ebv", RANKING, OPTIMUM, RELAXATION):
         cells = [f"{mean.loc[f, name]:.2f} ± {error.loc[f, name]:.2f}" for f in families]
         lines.append(f"| {NAMES[name]} | " + " | ".join(cells) + " |")
     return text(

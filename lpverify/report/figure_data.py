@@ -98,7 +98,7 @@ DECOMPOSITION: dict[str, dict[str, Any]] = {
     "quick": {"vocab": 3, "depth": 2, "paths": [3], "instances": 6},
     "full": {"vocab": 3, "depth": 3, "paths": [3], "instances": 20},
 }
-STEPS = ("bv", "gbv", "tgbv", "pbv", compare.RANKING, compare.OPTIMUM, compare.RELAXATION)
+STEPS = ("bv", "gbv", "tgbv", "pbv", "ebv", compare.RANKING, compare.OPTIMUM, compare.RELAXATION)
 
 
 def decomposition_rows(work: Work) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def heat_map(ax: Axes, frame: pd.DataFrame) -> Axes:
     return ax
 
 
-STAGES = ("bv", "gbv", "tgbv", "pbv", OPTIMUM, RELAXATION)
+STAGES = ("bv", "gbv", "tgbv", "pbv", "ebv", OPTIMUM, RELAXATION)
 """The steps of the decomposition; the best single ranking is beside them."""
 
 

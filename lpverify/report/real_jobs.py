@@ -45,7 +45,7 @@ SHOWN_PAIR = {
     "smollm2-far": "SmolLM2-135M, far draft",
     "smollm2-distilled": "SmolLM2-135M, distilled draft",
 }
-TABLE = ("autoregressive", "token", "bv", "nss", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv")
+TABLE = ("autoregressive", "token", "bv", "nss", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
 """Algorithms of the table, run interleaved at the largest K; the first three do not depend on it. OT is not among them:
 its coupling is on sets of drafted tokens, 4.6e10 of them with K = 4 and 1,024 tokens."""
 OVER_PATHS = ("bv", "traversal", "gbv", "pbv")
