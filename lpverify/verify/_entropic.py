@@ -46,8 +46,8 @@ FINEST = 16
 MOST_CELLS = 32
 """Cells of a group; where a group has more pieces, neighbours share a cell."""
 
-STEPS = 20
-"""Most Newton steps. About 8 are used; what they leave costs skew, not law."""
+STEPS = 60
+"""Most Newton steps. About 8 are used, more where the law all but separates two children."""
 
 SETTLED = 1e-11
 """Sum of the misses in mass and in standardised mean, relative to the group, at which Newton's method stops."""
@@ -55,7 +55,7 @@ SETTLED = 1e-11
 MET = 1e-9
 """Sum of the misses of the law, relative to the group's, from which on pooling is tried."""
 
-FARTHEST = 4.0
+FARTHEST = 40.0
 """Largest change of a logarithm of T in one step."""
 
 Floats = npt.NDArray[np.float64]
