@@ -55,7 +55,7 @@ def optimum() -> str:
     shares = {
         (r["pair"], r["name"]): r
         for r in read("real_bound")["data"]["rows"]
-        if r["axis"] == "paths" and r["paths"] == 4
+        if r["axis"] == "paths" and r["paths"] == 4 and r["estimate"] == "on-path"
     }
     pairs = list(dict.fromkeys(pair for pair, _ in trees))
     order = sorted({n for _, n in trees} - {"optimum"}, key=lambda n: sum(trees[p, n]["relative_gap"] for p in pairs))

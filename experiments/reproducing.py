@@ -36,8 +36,8 @@ OPEN = "open: errors too large"
 INSTANCES = 40
 LEAST = 0.05
 """Sun et al.: 5 to 8 %."""
-AUDITED = ("token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv")
-ONE_PATH = ("gbv", "tgbv", "pbv", "traversal")
+AUDITED = ("token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv", "ebv")
+ONE_PATH = ("gbv", "tgbv", "pbv", "ebv", "traversal")
 PAPERS = {
     "L": "Leviathan et al. 2023",
     "S": "Sun et al. 2403.10444",
@@ -162,7 +162,7 @@ def exact_claims() -> list[Claim]:
               "lpverify figures --only multi_path", f"largest excess over the certified optimum {max(over, 0):.0e} in"
               f" {len(multi)} problems", _yes(over < 2e-8)),
         Claim("T", "GBV is BV for one path", "python experiments/reproducing.py",
-              f"equal to {same:.0e} in {count} problems; so are Traversal, TGBV and PBV", _yes(same < 1e-9)),
+              f"equal to {same:.0e} in {count} problems; so are Traversal, TGBV, PBV and EBV", _yes(same < 1e-9)),
         Claim("all", "The algorithms are lossless", "lpverify audit NAME", _audit_words(audits),
               _yes(all(entry["lossless"] for entry in audits.values()))),
         Claim("OT", "Optimal acceptance in one step is 1 + min over sets H of p(H) - q(H)^K",

@@ -258,7 +258,7 @@ def steps(ax: Axes, wide: pd.DataFrame) -> Axes:
     mean, error = percent.mean(), percent.sem().fillna(0.0)
     least = float(mean[[*STAGES, RANKING]].min() - error[[*STAGES, RANKING]].max())
     low = least - 0.55 * (100 - least)
-    rows = [*STAGES[:4], RANKING, *STAGES[4:]]
+    rows = [*STAGES[:-2], RANKING, *STAGES[-2:]]
     before = float(mean["bv"])
     for place, name in enumerate(rows):
         value = float(mean[name])
