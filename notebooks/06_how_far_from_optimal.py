@@ -47,11 +47,11 @@ PROMPTS = [
 #
 # $$\sum_{|c| = j} f(c) = E_{y \sim P}\left[\frac{f(y_1 \ldots y_j)}{P(y_1 \ldots y_j)}\right],$$
 #
-# and $f/P \in [0, 1]$ needs only the rows along the text. The closed forms of BV, GBV, TGBV and PBV are measured on
+# and $f/P \in [0, 1]$ needs only the rows along the text. The closed forms of BV, GBV, TGBV, PBV and EBV are measured on
 # the same texts; each is below the bound on every single text.
 
 # %%
-cells = pair.bound(PROMPTS, ["bv", "gbv", "tgbv", "pbv", "traversal"], paths=[1, 2, 4], depths=[8], contexts=3)
+cells = pair.bound(PROMPTS, ["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"], paths=[1, 2, 4], depths=[8], contexts=3)
 rows = [
     {"K": cell["paths"], "name": "upper bound", "tokens": cell["upper_bound"], "se": cell["upper_bound_se"]}
     for cell in cells
@@ -70,7 +70,7 @@ frame.round(2)
 
 # %%
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")
-for name in ("bv", "gbv", "tgbv", "pbv"):
+for name in ("bv", "gbv", "tgbv", "pbv", "ebv"):
     ax.plot(wide.index, wide[name], marker="o", label=name)
 ax.plot(wide.index, wide["upper bound"], color="#d55e00", linewidth=2.5, label="upper bound")
 ax.set_xticks(wide.index)
@@ -104,13 +104,13 @@ print(f"{len(problems)} problems; this one has {problem.pair.nodes} nodes, V = {
 optimum = lv.solve(problem, tolerance=1e-8)
 print(optimum.lower_bound, optimum.upper_bound, optimum.status)
 print("checked without the solver:", lv.certify.check(problem.pair, optimum.certificate).valid)
-lv.compare(problem, algorithms=["bv", "specinfer", "traversal", "gbv", "tgbv", "pbv"], max_drafts=1)
+lv.compare(problem, algorithms=["bv", "specinfer", "traversal", "gbv", "tgbv", "pbv", "ebv"], max_drafts=1)
 
 # %% [markdown]
 # Over all of them: the mean gap to the certified optimum in percent.
 
 # %%
-names = ["bv", "specinfer", "traversal", "gbv", "tgbv", "pbv"]
+names = ["bv", "specinfer", "traversal", "gbv", "tgbv", "pbv", "ebv"]
 frames = [lv.compare(each, algorithms=names, max_drafts=1).assign(problem=i) for i, each in enumerate(problems)]
 gaps = pd.concat(frames).pivot(index="problem", columns="name", values="relative_gap") * 100
 assert (gaps[names] >= -1e-4).all(axis=None)
