@@ -202,7 +202,7 @@ def leaves_of(pair: DistPair, masses: Any, count: int, seed: int) -> list[int]:
 def test_text_estimate_on_a_large_tree() -> None:
     leaves = leaves_of(LARGE, LARGE.target_paths[-1], 1500, seed=0)
     values = text_values(LARGE, leaves, (1, 3))
-    assert len(values) == 36
+    assert len(values) == 42
     assert_means(values, lambda *key: exact(LARGE, *key))
 
 
