@@ -47,8 +47,8 @@ PROMPTS = [
 #
 # $$\sum_{|c| = j} f(c) = E_{y \sim P}\left[\frac{f(y_1 \ldots y_j)}{P(y_1 \ldots y_j)}\right],$$
 #
-# and $f/P \in [0, 1]$ needs only the rows along the text. The closed forms of BV, GBV, TGBV, PBV and EBV are measured on
-# the same texts; each is below the bound on every single text.
+# and $f/P \in [0, 1]$ needs only the rows along the text. The closed forms of BV, GBV, TGBV, PBV and EBV are measured
+# on the same texts; each is below the bound on every single text.
 
 # %%
 cells = pair.bound(PROMPTS, ["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"], paths=[1, 2, 4], depths=[8], contexts=3)

@@ -56,7 +56,7 @@ def test_all_steps_on_tables(script: Any, monkeypatch: pytest.MonkeyPatch, capsy
     assert run(script, monkeypatch, "--label", "other")["rows"] == second["rows"]
     printed = capsys.readouterr().out
     assert printed.endswith(script.DATA.with_suffix(".md").read_text())
-    assert "0 problems written, 4 found\n40 of 40 rows" in printed
+    assert "0 problems written, 4 found\n44 of 44 rows" in printed
     assert "other: 4 contexts of 2 prompts (p), T = 1, top-k 2, L = 2." in printed
     assert "| pbv | " in printed
 

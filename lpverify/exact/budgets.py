@@ -80,7 +80,8 @@ def bv_budgets(pair: DistPair) -> Budgets:
 def ranked_budgets(pair: DistPair, paths: int, algorithm: str, blocks: int | None = MOST_BLOCKS) -> Budgets:
     """GBV, TGBV, PBV or EBV with K = ``paths``: block verification of the path of smallest rank.
 
-    ``blocks``: TGBV, PBV and EBV merge larger vocabularies into so many blocks of tokens, as the verifiers do (None: never).
+    ``blocks``: TGBV, PBV and EBV merge larger vocabularies into so many blocks of tokens, as the
+    verifiers do (None: never).
     Raises InputError for another algorithm or K < 1.
 
     >>> pair = DistPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
