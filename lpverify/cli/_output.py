@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def check_plot(plot: str | None, json: str | None) -> str | None:
     check_writable("--plot", plot)
     if json is not None and json != STDOUT and os.path.realpath(json) == os.path.realpath(plot):
         raise _check.fail("--plot", got=plot, expected="another file than --json")
-    if find_spec("matplotlib") is None:
+    if importlib.util.find_spec("matplotlib") is None:
         raise _check.fail("--plot", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
     return kind
 

@@ -2,8 +2,8 @@
 
 Contexts are places in texts that the target wrote itself (`lpverify.decode.text`), the same for every verifier. They
 are evenly spread over the text, which the rounds of a decoder are not: fewer of them begin where the text is easy, so
-the mean over contexts is somewhat above the tokens per round of a run (`lpverify.decode.renewal` measures those). In every
-context, for each K and L:
+the mean over contexts is somewhat above the tokens per round of a run (`lpverify.decode.renewal` measures those). In
+every context, for each K and L:
 
 * **upper bound**: the node relaxation of THEORY 2.6, which no lossless verifier with K i.i.d. paths of L tokens
   exceeds, and the block efficiency of verifiers that have a closed form, both from the target's own text by
