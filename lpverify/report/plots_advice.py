@@ -112,10 +112,9 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
     """F13: predicted against measured tokens per second of one pair, a mark for each cell, the diagonal between.
 
     ``data["rows"]``: algorithm, paths, depth, predicted, predicted_se, measured, measured_se. Error bars are one
-    standard error; the band is 10 % on both sides of equality. Each algorithm's best measured cell is labelled.
+    standard error; the band is 10 % on both sides of equality. Each algorithm's best measured cell has a ring and is
+    named in the legend.
     """
-    from matplotlib.patheffects import withStroke
-
     rows: Rows = data["rows"]
     every = [row[key] for row in rows for key in ("predicted", "measured")]
     low, high = 0.9 * min(every), 1.08 * max(every)
@@ -125,6 +124,7 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
     ax.text(0.98, 0.03, "line: equal; grey: within 10 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         own = [row for row in rows if row["algorithm"] == name]
+        best = max(own, key=lambda row: row["measured"])
         colour, marker = STYLE.get(name, (INK, "o"))
         ax.errorbar(
             [row["predicted"] for row in own],
@@ -138,20 +138,9 @@ def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
             elinewidth=0.9,
             capsize=2,
             zorder=3,
-            label=SHOWN.get(name, name),
+            label=f"{SHOWN.get(name, name)}, best K = {best['paths']}, L = {best['depth']}",
         )
-        best = max(own, key=lambda row: row["measured"])
-        ax.annotate(
-            f"K = {best['paths']}, L = {best['depth']}",
-            (best["predicted"], best["measured"]),
-            xytext=(-7, 4),
-            textcoords="offset points",
-            ha="right",
-            fontsize=8,
-            color=colour,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],
-            zorder=4,
-        )
+        ax.plot(best["predicted"], best["measured"], "o", color=colour, markersize=12, markerfacecolor="none", zorder=4)
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)
     ax.set_aspect("equal")
