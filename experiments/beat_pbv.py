@@ -3,17 +3,11 @@
     python experiments/beat_pbv.py toys                  50 instances of four families (about ten minutes)
     python experiments/beat_pbv.py trees                 the problems that experiments/real_trees.py extracted
     python experiments/beat_pbv.py texts [--target smollm2 --draft smollm2 --chat --prompts questions]
-    python experiments/beat_pbv.py ceiling               the best first split there is when what follows is unknown
     python experiments/beat_pbv.py --print               the tables of the stored data
 
 Every candidate splits a node's rank measure into its children's, so it is lossless by construction (THEORY 5). The
 first two parts evaluate the closed form over the whole tree and give the gap to the certified optimum in percent, the
 third gives tokens per target call on the target's own texts at full vocabulary, paired with PBV.
-
-``ceiling`` fixes the two rows at the root and draws the rows below 16 times. The linear program over all 16 trees at
-once, with ranks that may depend on the tree only below the first level, is the best first split for an algorithm that
-does not know what follows (in hindsight: it has seen the 16 trees, so it flatters itself). Fixing that split to
-PBV's or EBV's shows what they lose there.
 """
 
 from __future__ import annotations
@@ -36,7 +30,7 @@ from lpverify._write import write_whole
 from lpverify.exact.budgets import node_budgets, selected_levels
 from lpverify.verify._entropic import coupled_split, coupling, entropic_split, spared_law
 from lpverify.verify._proportional import minorant_groups, proportional_split, wanted_means
-from lpverify.verify._ranks import RankMeasure, compact, mean_density, stacked, whole
+from lpverify.verify._ranks import RankMeasure, stacked
 from lpverify.verify._splits import Layout, Split, SplitRule, ordered_split
 from lpverify.verify._tempered import tempered_split
 
@@ -196,96 +190,6 @@ def texts(options: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-FIRST = {
-    "unrelated draft": lambda seed: lv.make.dirichlet(3, 3, seed, alpha=0.5),
-    "good draft": lambda seed: lv.make.softmax(3, 3, seed, temperature=1.0, draft_noise=0.5),
-    "two tokens, L = 5": lambda seed: lv.make.softmax(2, 5, seed, temperature=1.0, draft_noise=0.7),
-}
-DRAWN, FIRST_ROWS, GRID, CEILING_PATHS = 16, 6, 12, 3
-FIRST_SPLITS = (*ON_TEXTS[:4], "GBV (ordered)", "PBV's law, left-curtain coupling")
-
-
-def ceiling() -> list[dict[str, Any]]:
-    rows = []
-    for family, build in FIRST.items():
-        for seed in range(FIRST_ROWS):
-            first = build(5000 + seed)
-            rest = [build(10_000 + 100 * seed + i) for i in range(DRAWN)]
-            pairs = [
-                lv.DistPair.from_levels([first.target[0], *below.target[1:]], [first.draft[0], *below.draft[1:]])
-                for below in rest
-            ]
-            splits = {name: _first_measures(first, CANDIDATES[name]) for name in FIRST_SPLITS}
-            ends = {0.0, 1.0, *np.linspace(0, 1, GRID + 1)} | {
-                e for pieces in splits.values() for p in pieces for e in p[1:3]
-            }
-            edges = np.array(sorted({round(end, 10) for end in ends}))
-            best = _common(pairs, edges, None)
-            for name, pieces in splits.items():
-                lost = 100 * (1 - _common(pairs, edges, _on_grid(pieces, edges, first.vocab_size)) / best)
-                rows.append({"where": family, "unit": seed, "name": name, "lost": lost})
-        print(family, flush=True)
-    return rows
-
-
-def _first_measures(pair: lv.DistPair, split: SplitRule) -> list[tuple[int, float, float, float]]:
-    """(child, begin, end, mass) of the pieces that the root's children get."""
-    tokens = np.arange(pair.vocab_size)
-    done = split(whole(1, np.ones(1)), pair.target[0], pair.draft[0], np.ones(1), CEILING_PATHS)
-    found = compact(done.children(np.zeros_like(tokens), tokens))
-    above, width = found.above * found.scale[:, None], found.width * found.scale[:, None]
-    pieces = []
-    for child, row in enumerate(found.mass):
-        for i in np.flatnonzero(row > 0):
-            begin, end = round(float(1 - above[child, i] - width[child, i]), 10), round(float(1 - above[child, i]), 10)
-            pieces.append((child, max(begin, 0.0), end, float(pair.draft[0][0, child] * row[i])))
-    return pieces
-
-
-def _on_grid(pieces: list[tuple[int, float, float, float]], edges: Floats, vocab: int) -> Floats:
-    measures = np.zeros((vocab, len(edges) - 1))
-    for child, begin, end, mass in pieces:
-        inside = np.clip(np.minimum(edges[1:], end) - np.maximum(edges[:-1], begin), 0.0, None)
-        if inside.sum() == 0:  # narrower than the rounding of the ends
-            inside[min(np.searchsorted(edges, begin, side="right") - 1, len(inside) - 1)] = 1.0
-        measures[child] += mass * inside / inside.sum()
-    return measures
-
-
-def _common(pairs: list[lv.DistPair], edges: Floats, measures: Floats | None) -> float:
-    """Mean block efficiency over ``pairs`` of the program of THEORY 2.4 with one measure of each child of the root."""
-    import cvxpy as cp
-
-    width = np.diff(edges)
-    density = mean_density(1 - edges[1:], 1 - edges[:-1], CEILING_PATHS)
-    vocab, depth = pairs[0].vocab_size, pairs[0].depth
-    shared: Any = cp.Variable((vocab, len(width)), nonneg=True) if measures is None else measures
-    constraints = []
-    if measures is None:
-        constraints += [cp.sum(shared, axis=0) == width, cp.sum(shared, axis=1) == pairs[0].draft[0][0]]
-    value: Any = 0
-    for pair in pairs:
-        leaves = vocab**depth
-        ranks = cp.Variable((leaves, len(width)), nonneg=True)
-        constraints += [cp.sum(ranks, axis=1) == pair.draft_paths[-1]]
-        below = np.kron(np.eye(vocab), np.ones((1, leaves // vocab))) @ ranks
-        # a given measure has the children's masses to rounding only: a little room instead of a presolve that objects
-        constraints += [below == shared] if measures is None else [below <= shared + 1e-7]
-        above: Any = np.ones(1)
-        for level in range(1, depth + 1):
-            budget = cp.Variable(vocab**level, nonneg=True)
-            sums = np.kron(np.eye(vocab**level), np.ones((1, vocab ** (depth - level))))
-            spread = np.kron(np.eye(vocab ** (level - 1)), np.ones((vocab, 1)))
-            constraints += [budget <= sums @ (ranks @ density)]
-            constraints += [budget <= cp.multiply(pair.target[level - 1].reshape(-1), spread @ above)]
-            value += cp.sum(budget) / len(pairs)
-            above = budget
-    problem = cp.Problem(cp.Maximize(value), constraints)
-    problem.solve(solver=cp.CLARABEL)  # HiGHS's presolve finds some of these infeasible
-    assert problem.status == "optimal", problem.status
-    return 1 + float(problem.value)
-
-
 def table(rows: list[dict[str, Any]], column: str, digits: int) -> str:
     """Markdown: mean ± standard error over units (instances or prompts)."""
     frame = pd.DataFrame(rows)
@@ -313,13 +217,12 @@ HEADINGS = {
     ),
     "trees": ("Gap to the optimum in percent on real truncated trees, K = 4, over prompts", "gap", 2),
     "texts": ("Tokens per target call at full vocabulary, K = 4, L = 8, T = 1, over prompts", "tokens", 3),
-    "ceiling": ("Lost in percent against the best first split for 16 continuations, K = 3, 6 first rows", "lost", 3),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=("toys", "trees", "texts", "ceiling"))
+    parser.add_argument("part", nargs="?", choices=("toys", "trees", "texts"))
     parser.add_argument("--target", default="tiny")
     parser.add_argument("--draft", default="tiny")
     parser.add_argument("--prompts", default="code")
@@ -330,9 +233,7 @@ def main() -> None:
     options = parser.parse_args()
     document = json.loads(DATA.read_text()) if DATA.exists() else {}
     if options.part and not options.only_print:
-        rows = {"toys": toys, "trees": partial(trees, 4), "texts": partial(texts, options), "ceiling": ceiling}[
-            options.part
-        ]()
+        rows = {"toys": toys, "trees": partial(trees, 4), "texts": partial(texts, options)}[options.part]()
         new = {row["where"] for row in rows}
         kept = [row for row in document.get(options.part, []) if row["where"] not in new]
         for row in rows:
