@@ -253,7 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
         },
         "new_tokens": options.new_tokens,
         "clock": "process" if options.cpu_time else "wall",
-        "prompts": options.prompts,
+        "prompts": Path(options.prompts).name,
     }
     lines = Lines(options.records, SCHEMA, settings)
     done = {line["request"]: line for line in lines.read(dict)}

@@ -48,6 +48,8 @@ SHOWN_PAIR = {
 TABLE = ("autoregressive", "token", "bv", "nss", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
 """Algorithms of the table, run interleaved at the largest K; the first three do not depend on it. OT is not among them:
 its coupling is on sets of drafted tokens, 4.6e10 of them with K = 4 and 1,024 tokens."""
+APART = ("ebv",)
+"""Of the table, but run after the others and not interleaved with them: its speed is not compared."""
 OVER_PATHS = ("bv", "traversal", "gbv", "pbv")
 OVER_DEPTH = ("bv", "gbv", "pbv")
 BOUND = ("token", "bv", "specinfer", "traversal", "gbv", "tgbv", "pbv")
