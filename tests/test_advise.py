@@ -364,7 +364,7 @@ def test_pictures(capsys: pytest.CaptureFixture[str], files: tuple[str, str], tm
     _, ax = plots.figure(5)
     assert plots_advice.plot_predicted({"rows": rows}, ax) is ax
     assert list(ax.containers[0].lines[0].get_xydata().ravel()) == [10.0, 9.0, 12.0, 13.0]
-    assert "K = 1, L = 8" in [text.get_text() for text in ax.texts]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["BV, best K = 1, L = 8"]
 
 
 def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

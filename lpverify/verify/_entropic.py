@@ -129,7 +129,7 @@ def spared_law(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -
     >>> rows = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
     >>> law, group = spared_law(lay_out(whole(1, rows[0]), *rows, 2), np.array([0.5]))
     >>> law.round(3).tolist(), group.tolist()
-    ([[0.45, 0.55]], [[0, 0]])
+    ([[0.33, 0.67]], [[0, 0]])
     """
     p, q, ordered = layout.target, layout.draft, layout.ordered
     drafted = q > 0
@@ -210,6 +210,9 @@ def _one_by_one(couple: Coupling, mu: Array, phi: Array, q: Array, wanted: Array
     found = np.where(q[:, :, None] > 0, zero(q), mu[:, None, :]) * 0
     for problem, (cells, children) in enumerate(zip(mu > 0, q > 0, strict=True)):
         parts = (mu[problem, cells], phi[problem, cells], q[problem, children], wanted[problem, children])
+        if (parts[3] == parts[2] * parts[3].sum()).all():  # one mean for all children: no skew, to the last digit
+            found[problem][np.ix_(children, cells)] = parts[2][:, None] * parts[0]
+            continue
         found[problem][np.ix_(children, cells)] = as_fractions(couple(*(as_float(part)[None] for part in parts))[0])
     return found
 
