@@ -299,7 +299,8 @@ def test_equal_rows_accept_everything() -> None:
     for name in NAMES:
         if name != "nss" and name != "gbv":
             law = verifier(name)(single(row, row, [0, 1, 2]))
-            assert law.stop.tolist() == [0, 0, 0, 1]
+            rounding = 1e-15 if name == "ebv" else 0  # its coupling is found by iteration
+            assert law.stop.tolist() == pytest.approx([0, 0, 0, 1], abs=rounding, rel=rounding)
             assert law.next_law(3)[3] == 0
 
 
