@@ -6,6 +6,7 @@ what was wrong, where, what came and what was expected, in one line, so that the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -41,6 +42,15 @@ def integer(what: str, value: Any, *, least: int, most: int | None = None) -> in
     if number < least or (most is not None and number > most):
         raise fail(what, got=number, expected=bounds)
     return int(number)
+
+
+def integers(what: str, values: Iterable[Any], *, least: int) -> None:
+    """Are there ``values``, all of them integers >= ``least``? Else InputError naming ``what``."""
+    listed = list(values)
+    if not listed:
+        raise fail(what, got="none", expected=f"at least one integer >= {least}")
+    for value in listed:
+        integer(what, value, least=least)
 
 
 def choice(what: str, value: str, options: tuple[str, ...]) -> str:

@@ -39,14 +39,10 @@ class Bench:
         options: dict[str, Any],
     ) -> Bench:
         """Check what was asked for and load the models. Raises InputError."""
-        from importlib.util import find_spec
-
         from lpverify import _check
+        from lpverify.cli._models import check_packages
 
-        for package in ("torch", "transformers"):
-            if find_spec(package) is None:
-                expected = "it installed (the extra lpverify[decode]), or DOCUMENT and --costs"
-                raise _check.fail("advise", got=f"no {package}", expected=expected)
+        check_packages("advise", instead=", or DOCUMENT and --costs")
         from lpverify.decode.engine import Request
         from lpverify.decode.prompts import load_prompts
         from lpverify.decode.sampling import Sampling

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lpverify.cli import _advise_measure as measuring
+from lpverify.cli import _models
 from lpverify.cli._parse import integer, integers, number
 
 if TYPE_CHECKING:
@@ -32,11 +33,9 @@ def run(
         str | None, typer.Option(metavar="M", help="Target to measure; default: that of DOCUMENT, else tiny.")
     ] = None,
     draft: Annotated[str | None, typer.Option(metavar="M", help="The draft model, likewise.")] = None,
-    prompts: Annotated[
-        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
-    ] = "def main():",
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
+    prompts: _models.Prompts = "def main():",
+    chat: _models.Chat = False,
+    limit: _models.Limit = None,
     algorithms: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Default: all of DOCUMENT that have costs, else bv, gbv, tgbv and pbv."),
@@ -62,12 +61,12 @@ def run(
     ] = None,
     top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Likewise; default: all.")] = None,
     top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Likewise; default: all.")] = None,
-    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all that is drawn.")] = 0,
-    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
-    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
+    seed: _models.Seed = 0,
+    device: _models.Device = "auto",
+    device_map: _models.DeviceMap = None,
+    dtype: _models.Dtype = "auto",
     save_costs: Annotated[str | None, typer.Option(metavar="FILE", help="Keep the measured costs.")] = None,
-    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
+    json: _models.Json = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Heat maps as .png, .svg or .pdf.")] = None,
 ) -> None:
     """Predict tokens per second over K and L, recommend, and say how flat the optimum is.

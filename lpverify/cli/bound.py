@@ -6,47 +6,40 @@ from typing import Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, integers, number
+from lpverify.cli import _models
+from lpverify.cli._parse import integer, integers
 
 SCHEMA = "lpverify/bound@1"
 
 
 def run(
-    target: Annotated[
-        str, typer.Option(metavar="M", help="tiny, smollm2, a folder, a hub id, or a problem (a table as model).")
-    ] = "tiny",
-    draft: Annotated[str, typer.Option(metavar="M", help="The draft model, likewise.")] = "tiny",
-    prompts: Annotated[
-        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
-    ] = "def main():",
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
+    target: _models.Target = "tiny",
+    draft: _models.Draft = "tiny",
+    prompts: _models.Prompts = "def main():",
+    chat: _models.Chat = False,
+    limit: _models.Limit = None,
     contexts: Annotated[int, typer.Option(metavar="C", parser=integer, help="Most contexts of each prompt.")] = 4,
-    stride: Annotated[int, typer.Option(metavar="S", parser=integer, help="Tokens between contexts.")] = 16,
+    stride: _models.Stride = 16,
     paths: Annotated[str, typer.Option("--paths", "-k", metavar="K,K,...", help="Numbers of draft paths.")] = "1,2,3,4",
     depth: Annotated[str, typer.Option("--depth", "-l", metavar="L,L,...", help="Tokens of each path.")] = "8",
     algorithms: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but nss, spectr and ot.")
     ] = None,
-    temperature: Annotated[float, typer.Option(metavar="T", parser=number, help="0 is greedy.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Keep the N likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Keep mass P.")] = None,
-    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all that is drawn.")] = 0,
-    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
-    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
-    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
-    records: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append finished prompts (JSON lines); a rerun goes on.")
-    ] = None,
+    temperature: _models.Temperature = 1.0,
+    top_k: _models.TopK = None,
+    top_p: _models.TopP = None,
+    seed: _models.Seed = 0,
+    device: _models.Device = "auto",
+    device_map: _models.DeviceMap = None,
+    dtype: _models.Dtype = "auto",
+    json: _models.Json = None,
+    records: _models.Records = None,
 ) -> None:
     """Block efficiency of verifiers beside an upper bound on all lossless ones, for every K and L.
 
     Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
     are over prompts, so more prompts with few contexts each say most.
     """
-    from importlib.util import find_spec
-
     from lpverify import _check
     from lpverify.cli._output import STDOUT, check_writable, write_json
     from lpverify.cli._progress import time_left
@@ -55,9 +48,7 @@ def run(
     check_writable("--records", records)
     if records == STDOUT:
         raise _check.fail("--records", got="-", expected="a file name")
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise _check.fail("bound", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
+    _models.check_packages("bound")
     from lpverify.decode import bound
     from lpverify.decode.prompts import load_prompts
     from lpverify.decode.records import Lines

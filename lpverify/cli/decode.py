@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli import _models
+from lpverify.cli._parse import integer
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
@@ -18,39 +19,31 @@ SHOWN = 600
 
 
 def run(
-    target: Annotated[
-        str, typer.Option(metavar="M", help="tiny, smollm2, a folder, a hub id, or a problem (a table as model).")
-    ] = "tiny",
-    draft: Annotated[str, typer.Option(metavar="M", help="The draft model, likewise.")] = "tiny",
-    prompts: Annotated[
-        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
-    ] = "def main():",
+    target: _models.Target = "tiny",
+    draft: _models.Draft = "tiny",
+    prompts: _models.Prompts = "def main():",
     algorithm: Annotated[str | None, typer.Option(metavar="A", help="Verifier; default: bv.")] = None,
     compare: Annotated[str | None, typer.Option(metavar="A,B,...", help="More of them, on the same prompts.")] = None,
     paths: Annotated[int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="I.i.d. draft paths.")] = 4,
     depth: Annotated[int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Tokens of each path.")] = 8,
-    temperature: Annotated[float, typer.Option(metavar="T", parser=number, help="0 is greedy.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Keep the N likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Keep mass P.")] = None,
+    temperature: _models.Temperature = 1.0,
+    top_k: _models.TopK = None,
+    top_p: _models.TopP = None,
     max_new_tokens: Annotated[int, typer.Option(metavar="N", parser=integer, help="Longest continuation.")] = 128,
-    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all that is drawn.")] = 0,
-    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
-    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
-    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
-    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
-    records: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Append finished prompts (JSON lines); a rerun goes on.")
-    ] = None,
+    seed: _models.Seed = 0,
+    limit: _models.Limit = None,
+    chat: _models.Chat = False,
+    device: _models.Device = "auto",
+    device_map: _models.DeviceMap = None,
+    dtype: _models.Dtype = "auto",
+    json: _models.Json = None,
+    records: _models.Records = None,
 ) -> None:
     """Tokens per target call and per second of verifiers on real models.
 
     Algorithms: those of `lpverify solve` but policy; autoregressive (the target alone) and assisted (the transformers
     library's own) are baselines. token and bv look at one path and are drafted one.
     """
-    from importlib.util import find_spec
-
     from lpverify import _check
     from lpverify.cli._output import STDOUT, check_writable, write_json
 
@@ -58,9 +51,7 @@ def run(
     check_writable("--records", records)
     if records == STDOUT:
         raise _check.fail("--records", got="-", expected="a file name")
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise _check.fail("decode", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
+    _models.check_packages("decode")
     from lpverify.decode.engine import Settings
     from lpverify.decode.prompts import load_prompts
     from lpverify.decode.records import Records

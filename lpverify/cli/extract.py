@@ -6,31 +6,28 @@ from typing import Annotated
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli import _models
+from lpverify.cli._parse import integer
 
 
 def run(
     output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of problem files.")],
-    target: Annotated[
-        str, typer.Option(metavar="M", help="tiny, smollm2, a folder, a hub id, or a problem (a table as model).")
-    ] = "tiny",
-    draft: Annotated[str, typer.Option(metavar="M", help="The draft model, likewise.")] = "tiny",
-    prompts: Annotated[
-        str, typer.Option(metavar="FILE|TEXT", help=".jsonl file, text, or gsm8k, humaneval, math500.")
-    ] = "def main():",
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap prompts in the chat template.")] = False,
-    limit: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="First N prompts only.")] = None,
+    target: _models.Target = "tiny",
+    draft: _models.Draft = "tiny",
+    prompts: _models.Prompts = "def main():",
+    chat: _models.Chat = False,
+    limit: _models.Limit = None,
     contexts: Annotated[int, typer.Option(metavar="C", parser=integer, help="Contexts of each prompt.")] = 4,
-    stride: Annotated[int, typer.Option(metavar="S", parser=integer, help="Tokens between contexts.")] = 16,
+    stride: _models.Stride = 16,
     depth: Annotated[int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Levels of the tree.")] = 4,
-    temperature: Annotated[float, typer.Option(metavar="T", parser=number, help="0 is greedy.")] = 1.0,
+    temperature: _models.Temperature = 1.0,
     top_k: Annotated[int, typer.Option(metavar="N", parser=integer, help="Keep the N likeliest tokens, 2 to 8.")] = 4,
-    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Keep mass P.")] = None,
+    top_p: _models.TopP = None,
     seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of the texts.")] = 0,
     nodes: Annotated[int, typer.Option(metavar="N", parser=integer, help="Most nodes of a problem.")] = 20_000,
-    device: Annotated[str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...")] = "auto",
-    device_map: Annotated[str | None, typer.Option(metavar="MAP", help="auto: spread the models (accelerate).")] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="auto, float32, bfloat16 or float16.")] = "auto",
+    device: _models.Device = "auto",
+    device_map: _models.DeviceMap = None,
+    dtype: _models.Dtype = "auto",
 ) -> None:
     """Real conditional laws as problem files: one file a context, exact for every verifier.
 
@@ -38,15 +35,12 @@ def run(
     them the whole tree of what top-k leaves is scored with both models. Files that are there are kept, so a rerun goes
     on; `lpverify solve FOLDER/FILE` solves one, `lpverify sweep` all of them (a family "folder").
     """
-    from importlib.util import find_spec
     from pathlib import Path
 
     from lpverify import _check
     from lpverify.cli._progress import time_left
 
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            raise _check.fail("extract", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
+    _models.check_packages("extract")
     from lpverify.decode.extract import Settings
     from lpverify.decode.extract_folder import check_folder, extract_folder
     from lpverify.decode.prompts import load_prompts

@@ -75,11 +75,8 @@ class BoundSettings:
     eos: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        for name, values in (("paths (K)", self.paths), ("depth (L)", self.depths)):
-            if not values:
-                raise _check.fail(name, got="none", expected="at least one integer >= 1")
-            for value in values:
-                _check.integer(name, value, least=1)
+        _check.integers("paths (K)", self.paths, least=1)
+        _check.integers("depth (L)", self.depths, least=1)
         _check.integer("contexts", self.contexts, least=1)
         _check.integer("stride", self.stride, least=1)
         _check.integer("seed", self.seed, least=0, most=2**63 - 1)

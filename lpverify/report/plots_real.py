@@ -170,9 +170,7 @@ def real_temperature(data: Data) -> Figure:
         panel(ax, rows, "temperature")
         x, y, _ = curve(rows[rows["name"] == "bv"], "temperature", "value", "se")
         ax.plot(x, MORE * np.asarray(y), color=STYLE["bv"][0], linestyle="--", linewidth=1.1, zorder=1)
-        ax.text(
-            0.97, 0.02, "dashed: BV + 30 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=STYLE["bv"][0]
-        )
+        ax.text(0.97, 0.02, "dashed: BV + 30 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=STYLE["bv"][0])
         ax.set_xticks(x)
         ax.set_xlabel("temperature")
         shape = f"K = {int(rows['paths'].iloc[0])}, L = {int(rows['depth'].iloc[0])}"
