@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lpverify import VerifyProblem, make, solve
+from lpverify.verify._ranks import mean_density, whole
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,3 +52,19 @@ def test_no_candidate_beats_the_optimum(experiment: Any) -> None:
 def test_either_takes_the_mild_split_where_nothing_is_lost(experiment: Any) -> None:
     pair = make.adversarial("equal", 4, 2, 0)
     assert experiment.value(pair, 3, experiment.either) == pytest.approx(3, abs=1e-12)
+
+
+def test_measures_of_either_have_its_law(experiment: Any) -> None:
+    """q* is the integral of phi' over a child's measure, whichever split its node takes; both are taken."""
+    rng = np.random.default_rng(3)
+    target, draft = rng.dirichlet(np.ones(6), 20), rng.dirichlet(np.ones(6), 20)
+    weight = np.linspace(0.3, 1, 20)
+    arguments = (whole(20, np.ones(1)), target, draft, weight, 3)
+    split, mild = experiment.either(*arguments), experiment.tempered_split(*arguments)
+    taken = (split.q_star == mild.q_star).all(axis=1)
+    assert 0 < taken.sum() < 20
+    rows, tokens = np.divmod(np.arange(120), 6)
+    measure = split.children(rows, tokens)
+    above, width = measure.above * measure.scale[:, None], measure.width * measure.scale[:, None]
+    integral = (measure.mass * mean_density(above, above + width, 3)).sum(axis=1)
+    assert draft[rows, tokens] * integral == pytest.approx(split.q_star[rows, tokens], abs=1e-12)

@@ -331,3 +331,14 @@ def test_captions_say_which_prompts_to_name(tiny: Path, tmp_path: Path) -> None:
     caption = (tmp_path / "real_time.md").read_text()
     assert "`lpverify figures --only real_time --prompts gsm8k --prompts mine=FILE` computes" in caption
     assert "prompts from code, gsm8k, mine" in caption
+
+
+def test_speed_of_what_was_run_apart_is_not_compared() -> None:
+    """EBV has block efficiency in the published table, but no speed there and no bar in the times."""
+    lines = [line for line in (PUBLISHED / "table_real.md").read_text().splitlines() if "|" in line]
+    assert all(line.count("not compared") == 2 * ("| EBV |" in line) for line in lines)
+    assert any("| EBV |" in line for line in lines)
+    for figure in ("real_time", "real_depth"):
+        data = json.loads((PUBLISHED / f"{figure}.json").read_text())["data"]
+        points = data["points"] if figure == "real_depth" else data["rows"]
+        assert "ebv" not in {row["name"] for row in points}

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("*.py"))
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 ALLOWED = {"lpverify", "numpy", "pandas", "matplotlib", "ipywidgets"}
-SECONDS = 300
+SECONDS = 120
 """Longest that a notebook may take."""
 
 

@@ -96,7 +96,7 @@ SMOLLM2 = Plan(
 )  # fmt: skip
 PLANS: dict[str, dict[str, Plan]] = {
     "tiny": {"tiny": Plan(2, 2, 4, 2, 2, 2, bounds(0.6, 1.0, depths=(4, 8)), paths=(1, 2), depths=(4, 8))},
-    "quick": {"tiny": Plan(4, 3, 24, 6, 2, 8, bounds(*LADDER, depths=(4, 8, 16)), depths=(4, 8, 16))},
+    "quick": {"tiny": Plan(3, 2, 16, 4, 2, 8, bounds(0.2, 0.6, 1.0, depths=(4, 8, 16)), depths=(4, 8, 16))},
     "full": {
         "tiny": Plan(16, 8, 64, 24, 8, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), only=CODE_SETS),
         "smollm2": SMOLLM2,

@@ -188,9 +188,9 @@ def _given(
     if len(far):
         own = alone[row[far]] & inside[far, None, :]
         own = np.where(own[:, :, None, :] & in_cell[far, None, :, :], here[far, None, None, :], zero(mass)).sum(axis=-1)
-        pooling_ = pooled(own / own.sum(axis=(1, 2), keepdims=True), phi[far], q[far], wanted[far])
-        nearer = _missed(pooling_, phi[far], wanted[far]) < missed[far]
-        cells_given[far[nearer]] = pooling_[nearer]
+        from_pool = pooled(own / own.sum(axis=(1, 2), keepdims=True), phi[far], q[far], wanted[far])
+        nearer = _missed(from_pool, phi[far], wanted[far]) < missed[far]
+        cells_given[far[nearer]] = from_pool[nearer]
     share = divide(cells_given, mu[:, None, :], where_zero=zero(mass))
     parts = np.take_along_axis(share, np.broadcast_to(cell[:, None, :], (len(row), children, cell.shape[1])), axis=-1)
     parts = np.where(members[:, :, None] & inside[:, None, :], parts * here[:, None, :], zero(mass))
