@@ -20,18 +20,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from lpverify._array import (
     Array,
+    accumulate_rows,
     divide,
     ignoring_overflow,
     is_exact,
     namespace,
     one,
+    take_in_rows,
     zero,
     zeros,
-    zeros_like,
 )
 from lpverify.verify._ranks import RankMeasure, rescaled
 from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
@@ -76,29 +75,37 @@ def minorant_groups(shares: Array, target: Array) -> tuple[Array, Array]:
     (array([[0, 0, 2]]), array([[0.5, 0.5, 3. ]]))
     """
     xp = namespace(shares)
-    size = shares.shape[-1]
-    index = xp.arange(size, device=shares.device)[None, :]
-    start = xp.zeros((len(shares), 1), dtype=index.dtype, device=shares.device)
-    group, slope = start + index * 0, zeros_like(shares)
-    for _ in range(size):
-        waiting = index >= start
-        rise = xp.cumulative_sum(xp.where(waiting, shares, zero(shares)), axis=-1)
-        run = xp.cumulative_sum(xp.where(waiting, target, zero(shares)), axis=-1)
-        with ignoring_overflow():
-            steepness = divide(rise, run, where_zero=float("inf"))
-        steepness = xp.where(waiting, steepness, float("inf"))
-        least = xp.min(steepness, axis=-1, keepdims=True)
-        lowest = waiting & (steepness <= (least if is_exact(shares) else least * (1 + ROUNDING)))
-        end = size - 1 - xp.argmax(xp.flip(xp.astype(lowest, xp.int64), axis=-1), axis=-1)[:, None]
-        member = waiting & (index <= end)
-        group = xp.where(member, start, group)
-        slope = xp.where(member, xp.take_along_axis(steepness, end, axis=-1), slope)
-        start = xp.where(start < size, end + 1, start)
-        if (
-            isinstance(shares, np.ndarray) and int(start.min()) == size
-        ):  # on a device it would have to wait for the answer
-            break
-    return group, slope
+    rows, size = shares.shape
+    index = xp.arange(size, device=shares.device)
+    after = index[:, None] <= index[None, :]  # [start, end]
+    rise, run = (
+        xp.cumulative_sum(xp.where(after, values[:, None, :], zero(shares)), axis=-1) for values in (shares, target)
+    )
+    with ignoring_overflow():
+        steepness = xp.where(after, divide(rise, run, where_zero=float("inf")), float("inf"))
+    least = xp.min(steepness, axis=-1, keepdims=True)
+    lowest = after & (steepness <= (least if is_exact(shares) else least * (1 + ROUNDING)))
+    end = size - 1 - xp.argmax(xp.flip(xp.astype(lowest, xp.int64), axis=-1), axis=-1)
+    slope = xp.reshape(take_in_rows(xp.reshape(steepness, (rows * size, size)), xp.reshape(end, (-1, 1))), (rows, size))
+    starts = _visited(end + 1)
+    group = xp.max(xp.where(after.T & starts[:, None, :], index, 0), axis=-1)
+    return group, take_in_rows(slope, group)
+
+
+def _visited(following: Any) -> Any:
+    """Which of the places 0..V-1 a walk visits that begins at 0 and goes from x to ``following[x]`` > x, (R, V).
+
+    V ends it. Every pass of the loop doubles the steps taken, so that no number of them has to be known on the host.
+    """
+    xp = namespace(following)
+    rows, size = following.shape
+    place = xp.arange(size + 1, device=following.device)
+    jump = xp.concat([following, following[:, :1] * 0 + size], axis=-1)
+    visits = xp.astype(xp.broadcast_to(place == 0, (rows, size + 1)), xp.float64)
+    for _ in range(size.bit_length()):
+        visits = xp.astype(visits + accumulate_rows(jump, visits, size + 1) > 0, xp.float64)
+        jump = take_in_rows(jump, jump)
+    return visits[:, :-1] > 0
 
 
 def wanted_means(slope: Array, target: Array, draft: Array, mean: Array) -> Array:
@@ -173,10 +180,10 @@ def _from_pool(
     above, width, mass, owner = atoms(layout)
     above, width, mass, owner = above[rows], width[rows], mass[rows], owner[rows]
     own = owner == place[:, None]
-    grouped = xp.take_along_axis(group[rows], owner, axis=-1) == group[rows, place][:, None]
+    grouped = take_in_rows(group[rows], owner) == group[rows, place][:, None]
     total = layout.draft[rows, place][:, None]
     ordered = divide(xp.where(own, mass, zero(mass)), total, where_zero=zero(mass))
-    given = xp.where(grouped, mass * xp.take_along_axis(rest[rows], owner, axis=-1), zero(mass))
+    given = xp.where(grouped, mass * take_in_rows(rest[rows], owner), zero(mass))
     pooled = divide(given, pool[rows, place][:, None], where_zero=zero(mass))
     share = kept[rows, place][:, None] * ordered + rest[rows, place][:, None] * pooled
     return rescaled(above, width, xp.where(total == 0, mass, share), layout.measure.scale[rows])
