@@ -220,6 +220,27 @@ def accumulate_rows(index: Any, values: Array, size: int) -> Array:
     return accumulate(index.reshape(-1), values.reshape(-1), len(values) * size).reshape(-1, size)
 
 
+def add_rows(index: Any, values: Array, count: int) -> Array:
+    """``result[i] = sum of values[e] over index[e] == i``, i < ``count``: `accumulate` of arrays (E, ...)."""
+    shape = (count, *values.shape[1:])
+    if isinstance(values, np.ndarray):
+        sums = zeros(shape, values)
+        np.add.at(sums, index, values)
+        return sums
+    tensor: Any = zeros(shape, values)
+    added: Array = tensor.index_add(0, index, values)
+    return added
+
+
+def solve_each(matrices: Array, right: Array) -> Array:
+    """Solutions of B regular systems (B, n, n) x = (B, n, m); tensors stay on their device."""
+    xp = namespace(matrices)
+    if xp is np:
+        return np.linalg.solve(matrices, right)
+    solution: Array = xp.linalg.solve_ex(matrices, right)[0]  # the check for a singular matrix would wait
+    return solution
+
+
 def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:
     """The node function whose value at a node is the sum over the leaves below it, levels 0..depth."""
     levels = [leaves]

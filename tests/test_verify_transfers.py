@@ -1,7 +1,7 @@
 """Verification on a device: the same laws and draws, and how often a round waits for the device.
 
-No device is needed: `simulated_device` counts. One transfer brings the stop node and the next token to the host. TGBV
-and PBV need a second one before it: the masses of their blocks of tokens, as the splits are computed on the host.
+No device is needed: `simulated_device` counts. The only transfer of a round brings the stop node and the next token to
+the host.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from lpverify.verify.draw import drawn  # noqa: E402
 NAMES = tuple(name for name in VERIFIERS if name not in ("policy", "ot"))
 """``ot`` solves a flow on the host for every node: small supports only."""
 
-TRANSFERS = dict.fromkeys(NAMES, 1) | {"tgbv": 2, "pbv": 2, "ebv": 2}
-
 
 def moved(view: TreeView, device: Any) -> TreeView:
     return replace(view, target=device.put(torch.tensor(view.target)), draft=device.put(torch.tensor(view.draft)))
@@ -52,9 +50,9 @@ def test_law_draw_and_transfers(name: str, shape: tuple[int, int, int]) -> None:
         law_there = verifier(name)(there)
         assert isinstance(law_there.stop, OnDevice)
         result = draw(law_there, np.random.default_rng(2))
-        assert len(device.transfers) == TRANSFERS[name], device.transfers
+        assert len(device.transfers) == 1, device.transfers
         expected_accepted(law_there)
-        assert len(device.transfers) == TRANSFERS[name], device.transfers
+        assert len(device.transfers) == 1, device.transfers
         np.testing.assert_allclose(law_there.stop.cpu(), law.stop, atol=1e-12)
         assert result == draw(law, np.random.default_rng(2))
         for node in np.flatnonzero(law.stop > 1e-3).tolist():
@@ -88,7 +86,7 @@ class Counting(Stopwatch):
         self.by_stage.setdefault(stage, []).append(len(self.device.transfers) - before)
 
 
-@pytest.mark.parametrize("name", ["token", "bv", "specinfer", "traversal", "gbv", "pbv"])
+@pytest.mark.parametrize("name", ["token", "bv", "specinfer", "traversal", "gbv", "pbv", "ebv"])
 def test_one_transfer_in_the_verify_stage_of_a_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, request = Settings(3, 3, max_new_tokens=12, seed=1), Request((0,), "x")
     expected = generate(tables("skewed-3"), verifier(name), request, settings)
@@ -104,7 +102,7 @@ def test_one_transfer_in_the_verify_stage_of_a_round(name: str, monkeypatch: pyt
     )
     rounds = len(result.rounds)
     verify = Counting.by_stage["verify"]
-    assert sum(verify) == TRANSFERS[name] * rounds, verify
+    assert sum(verify) == rounds, verify
     assert sum(Counting.by_stage["draft"]) == rounds  # the drafted tokens
 
 

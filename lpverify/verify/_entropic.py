@@ -29,13 +29,31 @@ In rank measures nothing else can be chosen, and what a child's children will wa
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lpverify._array import Array, as_float, as_fractions, divide, ignoring_overflow, is_exact, one, sums_after, zero
+from lpverify._array import (
+    Array,
+    accumulate_rows,
+    add_rows,
+    as_float,
+    as_fractions,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    one,
+    solve_each,
+    sums_after,
+    sums_before,
+    take_in_rows,
+    zero,
+    zeros_like,
+)
 from lpverify.verify._proportional import LARGEST_MEAN, atoms, minorant_groups, pooling
 from lpverify.verify._ranks import RankMeasure, compact, mean_density, rescaled
 from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
@@ -46,11 +64,14 @@ FINEST = 16
 MOST_CELLS = 32
 """Cells of a group; where a group has more pieces, neighbours share a cell."""
 
-STEPS = 60
+STEPS = 32
 """Most Newton steps. About 8 are used, more where the law all but separates two children."""
 
 SETTLED = 1e-11
 """Sum of the misses in mass and in standardised mean, relative to the group, at which Newton's method stops."""
+
+PATIENCE = 6
+"""Newton steps in which the misses must fall by a fifth: where the means cannot be had at all, they stay."""
 
 MET = 1e-9
 """Sum of the misses of the law, relative to the group's, from which on pooling is tried."""
@@ -58,12 +79,14 @@ MET = 1e-9
 FARTHEST = 40.0
 """Largest change of a logarithm of T in one step."""
 
+SHORTER = 4.0 ** -np.arange(4)
+"""Parts of a Newton step that are tried, the longest that brings the dual down is taken."""
+
 Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 def entropic_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
-    """EBV: ``target``, ``draft`` (R, V) rows, ``weight`` (R,) = f/Q* of the nodes. Rows are numpy's or Fractions."""
+    """EBV: ``target``, ``draft`` (R, V) rows, ``weight`` (R,) = f/Q* of the nodes."""
     return coupled_split(measure, target, draft, weight, paths, spared_law, coupling)
 
 
@@ -78,44 +101,47 @@ def coupled_split(
     measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int, wanted_law: Law, couple: Coupling
 ) -> Split:
     """The split that gives the children of a node the law of ``wanted_law`` by ``couple``, group by group."""
+    xp = namespace(draft)
     layout = lay_out(refined(measure), target, draft, paths)
     law, group = wanted_law(layout, weight)
     above, width, mass, owner = atoms(layout)
     density = mean_density(above, above + width, paths)
-    density = density / (mass * density).sum(axis=-1, keepdims=True)
-    belongs = np.where(mass > 0, np.take_along_axis(group, owner, axis=-1), -1)
+    density = density / xp.sum(mass * density, axis=-1, keepdims=True)
+    belongs = xp.where(mass > 0, take_in_rows(group, owner), -1)
     given = _given(layout, law, group, mass, density, owner, belongs, couple)
-    q_star = (given * density[:, None, :]).sum(axis=-1)
-    q_star = q_star / q_star.sum(axis=-1, keepdims=True)
+    q_star = xp.sum(given * density[:, None, :], axis=-1)
+    q_star = q_star / xp.sum(q_star, axis=-1, keepdims=True)
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
         rows, place = layout.at(rows, tokens)
         share = given[rows, place]
-        total = share.sum(axis=-1, keepdims=True)
-        share = np.where(total == 0, mass[rows], divide(share, total, where_zero=zero(mass)))
-        return compact(rescaled(above[rows], width[rows], share, layout.measure.scale[rows]))
+        total = xp.sum(share, axis=-1, keepdims=True)
+        share = xp.where(total == 0, mass[rows], divide(share, total, where_zero=zero(mass)))
+        measure = rescaled(above[rows], width[rows], share, layout.measure.scale[rows])
+        return compact(measure) if xp is np else measure
 
     return Split(layout.by_token(q_star), layout.place, children)
 
 
 def refined(measure: RankMeasure) -> RankMeasure:
     """The same measures, pieces cut evenly until none has more than 1/`FINEST` of the mass."""
-    parts = np.maximum(1, np.ceil(as_float(measure.mass) * FINEST - ROUNDING).astype(np.int64))
-    most = int(parts.sum(axis=-1).max())
-    if most == parts.shape[1]:
+    xp = namespace(measure.mass)
+    mass = as_float(measure.mass) if is_exact(measure.mass) else measure.mass
+    parts = xp.clip(xp.astype(xp.ceil(mass * FINEST - ROUNDING), xp.int64), 1, None)
+    pieces = parts.shape[1]
+    most = int(parts.sum(axis=-1).max()) if xp is np else pieces + FINEST
+    if most == pieces:
         return measure
-    ends = np.cumsum(parts, axis=-1)
-    slot = np.broadcast_to(np.arange(most), (len(parts), most))
-    piece = (slot[:, :, None] >= ends[:, None, :]).sum(axis=-1)
-    used = piece < parts.shape[1]
-    piece = np.minimum(piece, parts.shape[1] - 1)
-    count, after = (np.take_along_axis(values, piece, axis=-1) for values in (parts, ends))
-    width, above, mass = (
-        np.take_along_axis(values, piece, axis=-1) for values in (measure.width, measure.above, measure.mass)
-    )
+    ends = xp.cumulative_sum(parts, axis=-1)
+    slot = xp.arange(most, device=mass.device)[None, :] + ends[:, :1] * 0
+    piece = xp.sum(xp.astype(slot[:, :, None] >= ends[:, None, :], xp.int64), axis=-1)
+    used = piece < pieces
+    piece = xp.clip(piece, None, pieces - 1)
+    count, after = (take_in_rows(values, piece) for values in (parts, ends))
+    width, above, mass = (take_in_rows(values, piece) for values in (measure.width, measure.above, measure.mass))
     width = width / count
     above = above + width * (after - 1 - slot)
-    above, width, mass = (np.where(used, values, zero(values)) for values in (above, width, mass / count))
+    above, width, mass = (xp.where(used, values, zero(values)) for values in (above, width, mass / count))
     return RankMeasure(above, width, mass, measure.scale)
 
 
@@ -132,73 +158,123 @@ def spared_law(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -
     ([[0.33, 0.67]], [[0, 0]])
     """
     p, q, ordered = layout.target, layout.draft, layout.ordered
+    xp = namespace(q)
     drafted = q > 0
-    group, slope = minorant_groups(ordered, np.where(drafted, p, zero(p)))
+    group, slope = minorant_groups(ordered, xp.where(drafted, p, zero(p)))
     unbounded = (slope == float("inf")) | (p == 0)
-    full = np.where(unbounded, ordered, np.where(unbounded, zero(p), slope) * np.where(drafted, p, zero(p)))
+    full = xp.where(unbounded, ordered, xp.where(unbounded, zero(p), slope) * xp.where(drafted, p, zero(p)))
     part = back if is_exact(p) else float(back)
     limit = weight[:, None] if is_exact(p) else weight[:, None] * (1 + ROUNDING)
     spare = (slope > limit) | (p == 0)  # in floats a share of 1e-20 may look like one more child of the last group
-    excess = np.where(spare, full - np.minimum(full, weight[:, None] * p), zero(p)) * part
+    excess = xp.where(spare, full - xp.minimum(full, weight[:, None] * p), zero(p)) * part
     floor = full - excess
-    mass = np.where(spare, q, zero(q))
-    behind = np.where(spare, full, zero(q))
+    mass = xp.where(spare, q, zero(q))
+    behind = xp.where(spare, full, zero(q))
     left = mass + sums_after(mass)
     with ignoring_overflow():  # kappa if all children from here on were at kappa q
-        level = divide(behind + sums_after(behind) + excess.cumsum(axis=-1) - excess, left, where_zero=zero(q))
-    level = level if is_exact(q) else level.clip(None, LARGEST_MEAN)
+        level = divide(behind + sums_after(behind) + sums_before(excess), left, where_zero=zero(q))
+    level = level if is_exact(q) else xp.clip(level, None, LARGEST_MEAN)
     enough = spare & drafted & (floor <= level * q)
-    start = np.argmax(enough, axis=-1)[:, None]
-    kappa = np.take_along_axis(level, start, axis=-1)
-    flat = enough.any(axis=-1)[:, None] & (np.arange(p.shape[1]) >= start) & spare
-    law = np.where(flat, kappa * q, floor)
-    first = np.where(spare.any(axis=-1), np.argmax(spare, axis=-1), p.shape[1])[:, None]
-    return law, np.where(spare, first, group)
+    start, never = _first(enough)
+    kappa = take_in_rows(level, start)
+    place = xp.arange(p.shape[1], device=start.device)
+    flat = ~never & (place >= start) & spare
+    law = xp.where(flat, kappa * q, floor)
+    first, never = _first(spare)
+    return law, xp.where(spare, xp.where(never, p.shape[1], first), group)
+
+
+def _first(where: Any) -> tuple[Any, Any]:
+    """Place of the first true entry of every row, (R, 1), and whether there is none."""
+    xp = namespace(where)
+    ones = xp.astype(where, xp.int64)
+    return xp.argmax(ones, axis=-1)[:, None], xp.max(ones, axis=-1, keepdims=True) == 0
 
 
 def _given(
     layout: Layout, law: Array, group: Any, mass: Array, density: Array, owner: Any, belongs: Any, couple: Coupling
 ) -> Array:
     """Mass of every atom that every child gets, (R, V, A): whole atoms of its own where it is alone in its group."""
+    xp = namespace(mass)
     rows, children = law.shape
     drafted = layout.draft > 0
-    index = np.arange(children)
-    alone = (owner[:, None, :] == index[None, :, None]) & (mass > 0)[:, None, :]
-    given = np.where(alone, mass[:, None, :], zero(mass))
-    size = (drafted[:, None, :] & (group[:, None, :] == index[None, :, None])).sum(axis=-1)
-    row, first = np.nonzero(size >= 2)
+    index = xp.arange(children, device=mass.device)
+    in_group = drafted[:, None, :] & (group[:, None, :] == index[:, None])
+    size = xp.sum(xp.astype(in_group, xp.int64), axis=-1)
+    alone = (owner[:, None, :] == index[:, None]) & (mass > 0)[:, None, :]
+    shared = (belongs >= 0) & (take_in_rows(size, xp.clip(belongs, 0, children - 1)) >= 2)
+    given: Array = xp.where(alone & ~shared[:, None, :], mass[:, None, :], zero(mass))
+    row, first = _groups(size)
     if len(row) == 0:
         return given
-    members = drafted[row] & (group[row] == first[:, None])
-    inside = belongs[row] == first[:, None]
-    cell = _cells(inside)
-    cells = int(cell.max()) + 1
-    in_cell = inside[:, None, :] & (cell[:, None, :] == np.arange(cells)[None, :, None])
-    here, integral = mass[row], (mass * density)[row]
-    mu = np.where(in_cell, here[:, None, :], zero(mass)).sum(axis=-1)
-    phi = divide(np.where(in_cell, integral[:, None, :], zero(mass)).sum(axis=-1), mu, where_zero=zero(mass))
-    q = np.where(members, layout.draft[row], zero(mass))
-    wanted = np.where(members, law[row], zero(mass))
-    whole = q.sum(axis=-1, keepdims=True)
-    mu, q, wanted = mu / mu.sum(axis=-1, keepdims=True), q / whole, wanted / whole
-    found = _one_by_one(couple, mu, phi, q, wanted) if is_exact(mass) else couple(mu, phi, q, wanted)
-    cells_given = onto_marginals(found, mu, q)
-    missed = _missed(cells_given, phi, wanted)
-    far = np.flatnonzero(missed > MET * wanted.sum(axis=-1))
-    if len(far):
-        own = alone[row[far]] & inside[far, None, :]
-        own = np.where(own[:, :, None, :] & in_cell[far, None, :, :], here[far, None, None, :], zero(mass)).sum(axis=-1)
-        from_pool = pooled(own / own.sum(axis=(1, 2), keepdims=True), phi[far], q[far], wanted[far])
-        nearer = _missed(from_pool, phi[far], wanted[far]) < missed[far]
-        cells_given[far[nearer]] = from_pool[nearer]
-    share = divide(cells_given, mu[:, None, :], where_zero=zero(mass))
-    parts = np.take_along_axis(share, np.broadcast_to(cell[:, None, :], (len(row), children, cell.shape[1])), axis=-1)
-    parts = np.where(members[:, :, None] & inside[:, None, :], parts * here[:, None, :], zero(mass))
-    shared = np.zeros((rows, mass.shape[1]), dtype=bool)
-    np.logical_or.at(shared, row, inside)
-    given = np.where(shared[:, None, :], zero(mass), given)
-    np.add.at(given, row, parts)
-    return given
+    inside = shared[row] & (belongs[row] == first[:, None])
+    here = xp.where(inside, mass[row], zero(mass))
+    q, wanted = (xp.where(in_group[row, first], values[row], zero(mass)) for values in (layout.draft, law))
+    parts = _shared_out(here, density[row], owner[row], _cells(inside), q, wanted, couple)
+    return given + add_rows(row, parts, rows)
+
+
+def _shared_out(here: Array, density: Array, owner: Any, cell: Any, q: Array, wanted: Array, couple: Coupling) -> Array:
+    """How B groups share their atoms, (B, V, A): ``here`` mass of the group's atoms (B, A), of children ``q`` (B, V)."""
+    xp = namespace(here)
+    groups, children = q.shape
+    cells = int(cell.max()) + 1 if xp is np else min(MOST_CELLS, cell.shape[1])
+    mu = accumulate_rows(cell, here, cells)
+    phi = divide(accumulate_rows(cell, here * density, cells), mu, where_zero=zero(here))
+    own = accumulate_rows(owner * cells + cell, here, children * cells)
+    mass, size = (xp.sum(values, axis=-1, keepdims=True) for values in (mu, q))
+    mu, own = (divide(values, mass, where_zero=zero(here)) for values in (mu, own))
+    q, wanted = (divide(values, size, where_zero=zero(here)) for values in (q, wanted))
+    found = _one_by_one(couple, mu, phi, q, wanted) if is_exact(here) else couple(mu, phi, q, wanted)
+    by_cell = _nearer(onto_marginals(found, mu, q), xp.reshape(own, (groups, children, cells)), phi, q, wanted)
+    share = xp.reshape(divide(by_cell, mu[:, None, :], where_zero=zero(here)), (groups * children, cells))
+    cell = xp.reshape(xp.broadcast_to(cell[:, None, :], (groups, children, cell.shape[1])), (groups * children, -1))
+    parts: Array = xp.reshape(take_in_rows(share, cell), (groups, children, -1)) * here[:, None, :]
+    return parts
+
+
+def _groups(size: Any) -> tuple[Any, Any]:
+    """Row and first child of every group of at least two; on a device, filled up with first children of less.
+
+    ``size`` (R, V): drafted children of the group that begins at each child.
+    """
+    if isinstance(size, np.ndarray):
+        row, first = np.nonzero(size >= 2)
+        return row, first
+    xp = namespace(size)
+    rows, children = size.shape
+    most = max(1, children // 2)
+    first = xp.argsort(xp.astype(size < 2, xp.int64), axis=-1, stable=True)[:, :most]
+    row = xp.arange(rows, device=size.device)[:, None] + first * 0
+    return xp.reshape(row, (-1,)), xp.reshape(first, (-1,))
+
+
+def _nearer(found: Array, own: Array, phi: Array, q: Array, wanted: Array) -> Array:
+    """``found``, and pooling where it comes nearer to the wanted law than a found T that is too far from it."""
+    xp = namespace(found)
+    missed = _missed(found, phi, wanted)
+    far = missed > MET * xp.sum(wanted, axis=-1)
+    if isinstance(found, np.ndarray):
+        far = np.flatnonzero(far)
+        if len(far) == 0:
+            return found
+        own, phi, q, wanted = (part[far] for part in (own, phi, q, wanted))
+        found[far] = _nearer_of(found[far], pooled(own, phi, q, wanted), phi, wanted)
+        return found
+    better: Array = xp.where(far[:, None, None], _nearer_of(found, pooled(own, phi, q, wanted), phi, wanted), found)
+    return better
+
+
+def _nearer_of(found: Array, other: Array, phi: Array, wanted: Array) -> Array:
+    nearer = _missed(other, phi, wanted) < _missed(found, phi, wanted)
+    chosen: Array = namespace(found).where(nearer[:, None, None], other, found)
+    return chosen
+
+
+def _missed(found: Array, phi: Array, wanted: Array) -> Array:
+    xp = namespace(found)
+    missed: Array = xp.sum(abs(xp.sum(found * phi[:, None, :], axis=-1) - wanted), axis=-1)
+    return missed
 
 
 def _one_by_one(couple: Coupling, mu: Array, phi: Array, q: Array, wanted: Array) -> Array:
@@ -217,30 +293,28 @@ def _one_by_one(couple: Coupling, mu: Array, phi: Array, q: Array, wanted: Array
     return found
 
 
-def _missed(found: Array, phi: Array, wanted: Array) -> Array:
-    missed: Array = abs((found * phi[:, None, :]).sum(axis=-1) - wanted).sum(axis=-1)
-    return missed
-
-
 def pooled(own: Array, phi: Array, q: Array, wanted: Array) -> Array:
     """PBV's T (B, V, n): what every child keeps of the cells ``own`` (B, V, n) and its share of what all give away."""
-    mean = divide((own * phi[:, None, :]).sum(axis=-1), q, where_zero=zero(q))
+    xp = namespace(q)
+    mean = divide(xp.sum(own * phi[:, None, :], axis=-1), q, where_zero=zero(q))
     with ignoring_overflow():
         needed = divide(wanted, q, where_zero=zero(q))
-    needed = needed if is_exact(q) else needed.clip(None, LARGEST_MEAN)
-    kept, rest = pooling(q, mean, needed, np.zeros(q.shape, dtype=np.int64))
-    pool = (rest[:, :, None] * own).sum(axis=1)
-    share = divide(pool, pool.sum(axis=-1, keepdims=True), where_zero=zero(q))
+    needed = needed if is_exact(q) else xp.clip(needed, None, LARGEST_MEAN)
+    one_group = xp.zeros(q.shape, dtype=xp.int64, device=q.device)
+    kept, rest = pooling(q, mean, needed, one_group)
+    pool = xp.sum(rest[:, :, None] * own, axis=1)
+    share = divide(pool, xp.sum(pool, axis=-1, keepdims=True), where_zero=zero(q))
     found: Array = kept[:, :, None] * own + (rest * q)[:, :, None] * share[:, None, :]
     return found
 
 
-def _cells(inside: Bools) -> Any:
+def _cells(inside: Any) -> Any:
     """Cell 0, 1, ... of every atom of a group, in rank order: its own, or one of `MOST_CELLS` where there are more."""
-    place = np.cumsum(inside, axis=-1) - 1
-    count = np.maximum(inside.sum(axis=-1, keepdims=True), 1)
-    cell = np.where(count > MOST_CELLS, place * MOST_CELLS // count, place)
-    return np.where(inside, cell, 0)
+    xp = namespace(inside)
+    count = xp.cumulative_sum(xp.astype(inside, xp.int64), axis=-1)
+    place, most = count - 1, xp.clip(count[:, -1:], 1, None)
+    cell = xp.where(most > MOST_CELLS, place * MOST_CELLS // most, place)
+    return xp.where(inside, cell, 0)
 
 
 def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
@@ -252,45 +326,58 @@ def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
     >>> T[0].sum(axis=1).round(9).tolist(), (T[0] @ [1.5, 0.5]).round(9).tolist()
     ([0.4, 0.6], [0.5, 0.5])
     """
-    mean = (mu * phi).sum(axis=-1, keepdims=True)
-    spread = np.sqrt((mu * (phi - mean) ** 2).sum(axis=-1, keepdims=True))
-    spread = np.where(spread > ROUNDING * mean, spread, np.inf)  # one mean for all cells: nothing can be skewed
-    feature = np.where(mu > 0, (phi - mean) / spread, 0.0)
+    xp = namespace(mu)
+    mean = xp.sum(mu * phi, axis=-1, keepdims=True)
+    spread = xp.sqrt(xp.sum(mu * (phi - mean) ** 2, axis=-1, keepdims=True))
+    spread = xp.where(spread > ROUNDING * mean, spread, float("inf"))  # one mean for all cells: nothing can be skewed
+    feature = xp.where(mu > 0, (phi - mean) / spread, 0.0)
     problem = _Logistic(mu, feature, q, (wanted - mean * q) / spread)
     with ignoring_overflow():
-        tilt = np.clip(divide(problem.wanted, q, where_zero=0.0), -1.5, 1.5)
-    shift = -tilt * tilt / 2
-    everything = np.arange(len(mu))
-    value, share = problem.dual(everything, shift, tilt)
-    neutral_value, neutral = problem.dual(everything, 0 * shift, 0 * tilt)
-    worse = value > neutral_value
-    shift[worse], tilt[worse] = 0.0, 0.0
-    value, share = np.where(worse, neutral_value, value), np.where(worse[:, None, None], neutral, share)
-    active = everything
+        tilt = xp.clip(divide(problem.wanted, q, where_zero=0.0), -1.5, 1.5)
+    at = problem.at(-tilt * tilt / 2, tilt)
+    neutral = problem.at(zeros_like(q), zeros_like(q))
+    at = at.where(at.value <= neutral.value, neutral)
+    best, since = at.value + float("inf"), at.value * 0
     for _ in range(STEPS):
-        miss, by_mass, by_mean, slope = problem.newton(active, share[active])
-        going = miss > SETTLED
-        active, by_mass, by_mean, slope = active[going], by_mass[going], by_mean[going], slope[going]
-        if len(active) == 0:
+        miss, by_mass, by_mean, slope = problem.newton(at.share)
+        since = xp.where(miss <= 0.8 * best, 0.0, since + 1)
+        best = xp.where(since == 0, miss, best)
+        going = (miss > SETTLED) & (since < PATIENCE)
+        if xp is np and not going.any():
             break
-        farthest = np.where(q[active] > 0, abs(by_mass) + abs(by_mean) * problem.reach[active], 0.0).max(axis=-1)
-        length = np.minimum(1.0, FARTHEST / np.maximum(farthest, FARTHEST / 2))
-        trying = np.arange(len(active))
-        for _ in range(12):
-            node, step = active[trying], length[trying, None]
-            new_shift, new_tilt = shift[node] + step * by_mass[trying], tilt[node] + step * by_mean[trying]
-            new_value, new_share = problem.dual(node, new_shift, new_tilt)
-            good = new_value <= value[node] + 1e-4 * step[:, 0] * slope[trying] + ROUNDING
-            taken = node[good]
-            shift[taken], tilt[taken], value[taken] = new_shift[good], new_tilt[good], new_value[good]
-            share[taken] = new_share[good]
-            trying = trying[~good]
-            if len(trying) == 0:
+        farthest = xp.max(xp.where(q > 0, abs(by_mass) + abs(by_mean) * problem.reach, 0.0), axis=-1)
+        longest = FARTHEST / xp.clip(farthest, FARTHEST, None)
+        for part in SHORTER.tolist():
+            step = (longest * part)[:, None]
+            tried = problem.at(at.shift + step * by_mass, at.tilt + step * by_mean)
+            good = going & (tried.value <= at.value + 1e-4 * step[:, 0] * slope + ROUNDING)
+            at, going = tried.where(good, at), going & ~good
+            if xp is np and not going.any():
                 break
-            length[trying] /= 4
-        active = np.delete(active, trying)
-    found: Floats = share * mu[:, None, :]
+        since = xp.where(going, float(PATIENCE), since)  # no part of the step brings the dual down
+    found: Floats = at.share * mu[:, None, :]
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """B values (B,) of the dual at ``shift`` a and ``tilt`` g, (B, V), and the shares T_xu / mu_u there, (B, V, n)."""
+
+    shift: Floats
+    tilt: Floats
+    value: Floats
+    share: Floats
+
+    def where(self, chosen: Any, other: _Point) -> _Point:
+        """This point in the problems that are ``chosen`` (B,), else the ``other``."""
+        where = namespace(chosen).where
+        row, matrix = chosen[:, None], chosen[:, None, None]
+        return _Point(
+            where(row, self.shift, other.shift),
+            where(row, self.tilt, other.tilt),
+            where(chosen, self.value, other.value),
+            where(matrix, self.share, other.share),
+        )
 
 
 class _Logistic:
@@ -300,22 +387,27 @@ class _Logistic:
     """
 
     def __init__(self, mu: Floats, feature: Floats, q: Floats, wanted: Floats) -> None:
-        self.mu, self.feature, self.q, self.wanted = mu, feature, q, np.where(q > 0, wanted, 0.0)
-        self.reach = abs(feature).max(axis=-1, keepdims=True)
-        self._log_q = np.log(np.where(q > 0, q, 1.0))
+        self.xp = xp = namespace(mu)
+        self.mu, self.feature, self.q, self.wanted = mu, feature, q, xp.where(q > 0, wanted, 0.0)
+        self.reach = xp.max(abs(feature), axis=-1, keepdims=True)
+        self._log_q = xp.log(xp.where(q > 0, q, 1.0))
+        self._absent = (q == 0)[:, :, None]
+        self._scale = 1 / xp.sqrt(xp.where(mu > 0, mu, 1.0))
+        self._trace = (1 + 1e-10) * xp.eye(mu.shape[1], dtype=mu.dtype, device=mu.device)
 
-    def dual(self, at: Any, shift: Floats, tilt: Floats) -> tuple[Floats, Floats]:
-        """Value (B,) and the shares T_xu / mu_u (B, V, n) at a, g of the problems ``at``."""
-        mu, feature, q = self.mu[at], self.feature[at], self.q[at]
-        exponent = (self._log_q[at] + shift)[:, :, None] + tilt[:, :, None] * feature[:, None, :]
-        exponent = np.where((q > 0)[:, :, None], exponent, -np.inf)
-        top = exponent.max(axis=1, keepdims=True)
-        share = np.exp(exponent - top)
-        total = share.sum(axis=1, keepdims=True)
-        value = (mu * (np.log(total) + top)[:, 0]).sum(axis=-1) - (shift * q + tilt * self.wanted[at]).sum(axis=-1)
-        return value, share / total
+    def at(self, shift: Floats, tilt: Floats) -> _Point:
+        """The dual at a, g."""
+        xp = self.xp
+        exponent = (self._log_q + shift)[:, :, None] + tilt[:, :, None] * self.feature[:, None, :]
+        exponent = xp.where(self._absent, -float("inf"), exponent)
+        top = xp.max(exponent, axis=1, keepdims=True)
+        share = xp.exp(exponent - top)
+        total = xp.sum(share, axis=1, keepdims=True)
+        value = xp.sum(self.mu * (xp.log(total) + top)[:, 0], axis=-1)
+        value = value - xp.sum(shift * self.q + tilt * self.wanted, axis=-1)
+        return _Point(shift, tilt, value, share / total)
 
-    def newton(self, at: Any, share: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    def newton(self, share: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Sum of misses (B,), the steps of a and g (B, V), and the slope (B,) of the dual along them.
 
         The Hessian is D - Y' diag(1/mu) Y with a 2 x 2 block D_x a child and Y (2V, n) = (T, T X); its inverse follows
@@ -323,32 +415,30 @@ class _Logistic:
         (the same a, g added to all children), along which the right side is 0; a trace of the identity keeps them
         invertible.
         """
-        mu, feature, q = self.mu[at], self.feature[at][:, None, :], self.q[at]
-        mass = share * mu[:, None, :]
-        tilted = mass * feature
-        zeroth, first, second = mass.sum(axis=-1), tilted.sum(axis=-1), (tilted * feature).sum(axis=-1)
-        off_mass, off_mean = zeroth - q, first - self.wanted[at]
-        determinant = np.maximum(zeroth * second - first * first, 1e-10 * zeroth * np.maximum(second, zeroth))
+        xp, q = self.xp, self.q
+        mass = share * self.mu[:, None, :]
+        tilted = mass * self.feature[:, None, :]
+        zeroth, first = xp.sum(mass, axis=-1), xp.sum(tilted, axis=-1)
+        second = xp.sum(tilted * self.feature[:, None, :], axis=-1)
+        off_mass, off_mean = zeroth - q, first - self.wanted
+        determinant = xp.maximum(zeroth * second - first * first, 1e-10 * zeroth * xp.maximum(second, zeroth))
         on = (q > 0) & (determinant > 0)  # 0 where the square of a mass underflows: such a child stays as it is
-        determinant = np.where(on, determinant, 1.0)
-        inverse = [np.where(on, entry / determinant, 0.0)[:, :, None] for entry in (second, -first, zeroth)]
+        determinant = xp.where(on, determinant, 1.0)
+        inverse = [xp.where(on, entry / determinant, 0.0)[:, :, None] for entry in (second, -first, zeroth)]
 
         def solved(by_mass: Floats, by_mean: Floats) -> tuple[Floats, Floats]:
             return inverse[0] * by_mass + inverse[1] * by_mean, inverse[1] * by_mass + inverse[2] * by_mean
 
         from_mass, from_mean = solved(mass, tilted)
         plain_mass, plain_mean = solved(off_mass[:, :, None], off_mean[:, :, None])
-        scale = 1 / np.sqrt(np.where(mu > 0, mu, 1.0))
-        mass_t, tilted_t = np.swapaxes(mass, 1, 2), np.swapaxes(tilted, 1, 2)
-        matrix = -(mass_t @ from_mass + tilted_t @ from_mean) * scale[:, :, None] * scale[:, None, :]
-        diagonal = np.arange(mu.shape[1])
-        matrix[:, diagonal, diagonal] += 1 + 1e-10
-        right = (mass_t @ plain_mass + tilted_t @ plain_mean) * scale[:, :, None]
-        middle = np.linalg.solve(matrix, right) * scale[:, :, None]
+        mass_t, tilted_t = xp.matrix_transpose(mass), xp.matrix_transpose(tilted)
+        rows, columns = self._scale[:, :, None], self._scale[:, None, :]
+        matrix = self._trace - (mass_t @ from_mass + tilted_t @ from_mean) * rows * columns
+        middle = solve_each(matrix, (mass_t @ plain_mass + tilted_t @ plain_mean) * rows) * rows
         by_mass = -(plain_mass + from_mass @ middle)[:, :, 0]
         by_mean = -(plain_mean + from_mean @ middle)[:, :, 0]
-        miss = (abs(off_mass) + abs(off_mean)).sum(axis=-1)
-        return miss, by_mass, by_mean, (off_mass * by_mass + off_mean * by_mean).sum(axis=-1)
+        miss = xp.sum(abs(off_mass) + abs(off_mean), axis=-1)
+        return miss, by_mass, by_mean, xp.sum(off_mass * by_mass + off_mean * by_mean, axis=-1)
 
 
 def onto_marginals(found: Array, mu: Array, q: Array) -> Array:
@@ -360,12 +450,13 @@ def onto_marginals(found: Array, mu: Array, q: Array) -> Array:
     >>> T.sum(axis=1).tolist() == T.sum(axis=2).tolist() == [[half, half]]
     True
     """
+    xp = namespace(mu)
     for axis, wanted in ((-1, q[:, :, None]), (1, mu[:, None, :])):
-        present = found.sum(axis=axis, keepdims=True)
-        found = found * np.where(present > wanted, divide(wanted, present, where_zero=one(mu)), one(mu))
-    of_child, of_cell = q - found.sum(axis=-1), mu - found.sum(axis=1)
+        present = xp.sum(found, axis=axis, keepdims=True)
+        found = found * xp.where(present > wanted, divide(wanted, present, where_zero=one(mu)), one(mu))
+    of_child, of_cell = q - xp.sum(found, axis=-1), mu - xp.sum(found, axis=1)
     if not is_exact(mu):
-        of_child, of_cell = of_child.clip(0.0), of_cell.clip(0.0)
-    missing = of_cell.sum(axis=-1)[:, None, None]
+        of_child, of_cell = xp.clip(of_child, 0.0, None), xp.clip(of_cell, 0.0, None)
+    missing = xp.sum(of_cell, axis=-1)[:, None, None]
     filled: Array = found + of_child[:, :, None] * divide(of_cell[:, None, :], missing, where_zero=zero(mu))
     return filled

@@ -142,8 +142,9 @@ def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Arr
     far = 4 * one(draft) + xp.max(misfit, axis=-1)[:, None, None]
     misfit = xp.where(by_child, misfit[:, None, :], far)
     least = xp.min(misfit, axis=-1, keepdims=True)
-    if not is_exact(draft):
-        least = least * (1 + ROUNDING)
+    if not is_exact(draft):  # two candidates may miss equally, and then the law must not depend on who adds up how
+        wanted = xp.sum(xp.where(same, q * t, 0.0), axis=-1)[:, : draft.shape[-1]]
+        least = least * (1 + ROUNDING) + ROUNDING * wanted[:, :, None]
     beyond = 1 + xp.max(candidate, axis=-1)[:, None, None]
     best = xp.min(xp.where(misfit <= least, candidate[:, None, :], beyond), axis=-1)
     return _fractions(best, mean, needed)

@@ -23,14 +23,12 @@ from lpverify._array import (
     divide,
     in_double,
     namespace,
-    on_device,
     one,
     ones,
     row_at,
     row_parts,
     sums_after,
     take_in_rows,
-    to_host,
     zero,
     zeros,
 )
@@ -54,15 +52,11 @@ class SelectedPathLaw:
             return selected_path_law(view, self.split, self.blocks)
 
 
-MOST_ON_HOST = 1024
-"""Children of a node up to which a split is computed on the host: many operations on little data."""
-
-
 def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = None) -> StopLaw:
     """Stop and next-token law of block verification on the path that ``split`` selects.
 
     A larger vocabulary is merged into ``blocks`` blocks. What touches every token is done for all nodes at once; the
-    splits themselves see the blocks, whose masses come to the host in one transfer.
+    splits themselves see the blocks. Rows on a device stay there: nothing is read from it.
     """
     depth, paths, inner = view.paths.shape[1], len(view.paths), view.inner
     xp = namespace(view.draft)
@@ -75,8 +69,7 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
         block, p, q = merged(target, draft, blocks)
         child = view.at_edges(block, edges)
         share = on_draft
-    if p.shape[1] <= MOST_ON_HOST:
-        p, q, on_target, share, child = together_to_host(p, q, on_target, share, child)
+    child = as_index(q, child)
     if block is not None:
         share = divide(share, q[as_index(q, view.parent[1:]), child], where_zero=zero(q))  # of the block's mass
     used = slice(None)
@@ -86,31 +79,30 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
 
     first = np.searchsorted(view.depth, range(depth + 2)).tolist()
     measure, weight = whole(1, q), ones((1,), q)
-    rows, ranks = [], [()] * len(view.parent)
+    tokens = as_index(q, view.token)
+    rank = tokens[:1] * 0
+    rows = []
     for i in range(depth):
         here, below = slice(first[i], first[i + 1]), slice(first[i + 1] - 1, first[i + 2] - 1)
         done = split(measure, p[here], q[here], weight, paths)
         rows.append(done.q_star)
-        parents, children = as_index(q, view.parent[1:][below] - first[i]), as_index(q, child[below])
+        parents, children = as_index(q, view.parent[1:][below] - first[i]), child[below]
         measure = done.children(parents, children)
         if isinstance(q, np.ndarray):
             measure = compact(measure)
         weight = acceptance(weight[parents] * on_target[below], done.q_star[parents, children] * share[below])
-        for edge, place in enumerate(done.place[parents, children].tolist(), start=first[i + 1]):
-            ranks[edge] = (*ranks[view.parent[edge]], (place, int(view.token[edge])))
+        order = rank[parents] * q.shape[1] + done.place[parents, children]  # by parent, place and token
+        rank = _ranks(order * view.vocab_size + tokens[1:][below])
 
-    leaves = sorted(range(first[depth], first[depth + 1]), key=lambda node: ranks[node])
-    ordered = measure[as_index(q, np.array(leaves) - first[depth])]
-    chance = smallest_rank(ordered, view.multiplicity[leaves].tolist())
+    chance = smallest_rank(measure, view.multiplicity[first[depth] :].tolist(), rank)
     split_rows = namespace(q).concat(rows, axis=0)
-    on_edges = split_rows[as_index(q, view.parent[1:]), as_index(q, child)] * share
+    on_edges = split_rows[as_index(q, view.parent[1:]), child] * share
     if block is not None:
         skew = zeros((inner, blocks or 0), q)
         skew[:, used] = divide(split_rows, q, where_zero=zero(q))  # how much every block is skewed
         split_rows = skew
 
     def with_rows(values: Array) -> Array:
-        values = on_device(values, draft) if isinstance(values, np.ndarray) else values
         there: Array = values if xp is np else xp.astype(values, view.draft.dtype, copy=False)
         return there
 
@@ -120,7 +112,7 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
         found: Array = split_rows[nodes]
         return found if block is None else view.draft[nodes] * take_in_rows(found, block[nodes])
 
-    return block_law_of_selected(view, q_star, with_rows(on_edges), leaves, with_rows(chance))
+    return block_law_of_selected(view, q_star, with_rows(on_edges), with_rows(chance))
 
 
 def with_mass(target: Array, draft: Array) -> Any:
@@ -133,29 +125,14 @@ def with_mass(target: Array, draft: Array) -> Any:
     return np.flatnonzero(some)
 
 
-def together_to_host(*arrays: Array) -> list[Array]:
-    """Arrays as numpy arrays, tensors in one transfer; integers, which fit into a double, stay integers."""
-    like = arrays[0]
-    if isinstance(like, np.ndarray):
-        return list(arrays)
-    xp = namespace(like)
-    moving = [array for array in arrays if not isinstance(array, np.ndarray)]
-    flat = to_host(xp.concat([xp.reshape(xp.astype(array, like.dtype), (-1,)) for array in moving]))
-    parts = iter(np.split(flat, np.cumsum([array.numel() for array in moving])[:-1]))
-    result = []
-    for array in arrays:
-        if isinstance(array, np.ndarray):
-            result.append(array)
-        else:
-            part = next(parts).reshape(tuple(array.shape))
-            result.append(part if array.dtype == like.dtype else part.astype(np.int64))
-    return result
+def _ranks(keys: Any) -> Any:
+    """Place of every one of different integers among them, ascending."""
+    xp = namespace(keys)
+    return xp.argsort(xp.argsort(keys))
 
 
-def block_law_of_selected(
-    view: TreeView, q_star: Callable[[Any], Array], on_draft: Array, leaves: Sequence[int], chance: Array
-) -> StopLaw:
-    """Block verification of one drafted path, which is that of ``leaves[i]`` with probability ``chance[i]``.
+def block_law_of_selected(view: TreeView, q_star: Callable[[Any], Array], on_draft: Array, chance: Array) -> StopLaw:
+    """Block verification of one drafted path, which is that of the i-th leaf with probability ``chance[i]``.
 
     The draft law of the selected path, q*(x|c): ``q_star(nodes)`` its rows (R, V) at nodes with children, ``on_draft``
     (n-1,) its probability of every edge. Weights and tests (`BlockPath`) belong to nodes, whichever path is selected,
@@ -179,7 +156,7 @@ def block_law_of_selected(
     tests = divide(mass, mass + (1 - weight[:inner]), where_zero=one(weight))
     tests = xp.concat([weight[:1], tests[1:], weight[inner:]])
 
-    on_path = np.stack([view.node_of[np.argmax(view.node_of[:, -1] == leaf)] for leaf in leaves])
+    on_path = view.node_of[np.unique(view.node_of[:, -1], return_index=True)[1]]
     later, levels = chance, []
     for i in reversed(range(depth + 1)):
         test = tests[as_index(tests, on_path[:, i])]
@@ -195,17 +172,21 @@ def block_law_of_selected(
     return StopLaw(view, stop, lambda node: unless_leaf(node, inner, inside, view.target))
 
 
-def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int]) -> Array:
+def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int], order: Any = None) -> Array:
     """Probability of each leaf that one of its paths has the smallest rank of all paths, (n,); sums to 1.
 
     ``leaves``: the n leaves' measures, each of which ``multiplicity`` paths draw from. Pieces that begin and end at the
-    same double count as points, and equal points in the order of the leaves.
+    same double count as points, and equal points in the order of the leaves: ``order[i]`` is the place of leaf i, i
+    itself where it is not given.
 
     >>> twice = RankMeasure(*np.array([[[0.5], [0.0]], [[0.5], [0.5]], [[1.0], [1.0]]]), np.ones(2))
     >>> smallest_rank(twice, [1, 1]).tolist(), smallest_rank(whole(2, np.ones(1)), [2, 1]).tolist()
     ([1.0, 0.0], [0.6666666666666666, 0.3333333333333333])
     """
-    return smallest_in(refinement(leaves), multiplicity)
+    if order is None:
+        return smallest_in(refinement(leaves), multiplicity)
+    by_place = namespace(order).argsort(order)
+    return smallest_in(refinement(leaves[by_place])[order], multiplicity)
 
 
 def smallest_in(part: Array, multiplicity: Sequence[int]) -> Array:

@@ -44,7 +44,7 @@ class PolicyLaw:
         chance = smallest_in(bin_laws(ranks, index[leaves]), view.multiplicity[leaves].tolist())
         q_star, chance = (on_device(values, view.draft) for values in (np.concatenate(rows), chance))
         on_edges = view.at_edges(q_star, range(1, len(view.parent)))
-        return block_law_of_selected(view, q_star.__getitem__, on_edges, leaves.tolist(), chance)
+        return block_law_of_selected(view, q_star.__getitem__, on_edges, chance)
 
     def tables(self, view: TreeView) -> tuple[RankTable, Levels]:
         """T and Q* in the arithmetic of ``view``."""
