@@ -215,7 +215,7 @@ def _given(
 
 
 def _shared_out(here: Array, density: Array, owner: Any, cell: Any, q: Array, wanted: Array, couple: Coupling) -> Array:
-    """How B groups share their atoms, (B, V, A): ``here`` mass of the group's atoms (B, A), of children ``q`` (B, V)."""
+    """How B groups share their atoms, (B, V, A): ``here`` (B, A) is the mass of the atoms, ``q`` (B, V) of children."""
     xp = namespace(here)
     groups, children = q.shape
     cells = int(cell.max()) + 1 if xp is np else min(MOST_CELLS, cell.shape[1])

@@ -31,6 +31,7 @@ from lpverify._array import (
     take_in_rows,
     zero,
     zeros,
+    zeros_like,
 )
 from lpverify.verify._ranks import RankMeasure, rescaled
 from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
@@ -137,16 +138,16 @@ def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Arr
     if not is_exact(draft):
         miss = xp.clip(miss - ROUNDING * q * t, 0.0, None)
     misfit = xp.sum(xp.where(same, miss, zero(draft)), axis=-1)
+    slack = zeros_like(misfit)
+    if not is_exact(draft):  # two candidates may miss equally, and then the law must not depend on who adds up how
+        slack = ROUNDING * (misfit + xp.sum(xp.where(same & (miss > 0), q * t, 0.0), axis=-1))
 
     by_child = xp.permute_dims(same, (0, 2, 1))  # child, candidate
     far = 4 * one(draft) + xp.max(misfit, axis=-1)[:, None, None]
-    misfit = xp.where(by_child, misfit[:, None, :], far)
-    least = xp.min(misfit, axis=-1, keepdims=True)
-    if not is_exact(draft):  # two candidates may miss equally, and then the law must not depend on who adds up how
-        wanted = xp.sum(xp.where(same, q * t, 0.0), axis=-1)[:, : draft.shape[-1]]
-        least = least * (1 + ROUNDING) + ROUNDING * wanted[:, :, None]
+    least = xp.min(xp.where(by_child, misfit[:, None, :], far), axis=-1, keepdims=True)
+    good = by_child & (misfit[:, None, :] <= least + slack[:, None, :])
     beyond = 1 + xp.max(candidate, axis=-1)[:, None, None]
-    best = xp.min(xp.where(misfit <= least, candidate[:, None, :], beyond), axis=-1)
+    best = xp.min(xp.where(good, candidate[:, None, :], beyond), axis=-1)
     return _fractions(best, mean, needed)
 
 
