@@ -21,7 +21,7 @@ import pandas as pd
 
 from lpverify._write import write_whole
 from lpverify.report.plots import SHOWN
-from lpverify.report.real_jobs import APART, DEPTH, SHOWN_PAIR
+from lpverify.report.real_jobs import DEPTH, SHOWN_PAIR
 
 ROOT = Path(__file__).parent.parent
 FIGURES, DOCUMENT = ROOT / "paper_figs", ROOT / "README.md"
@@ -101,7 +101,7 @@ def decoding() -> str:
             shown = pm(row["rao_blackwell"], row["rao_blackwell_se"], 2) if name != "autoregressive" else "1"
             line += [
                 f"**{shown}**" if row["rao_blackwell"] == best[column] else shown,
-                "" if name in APART else f"{row['tokens_per_second']:.3g}",
+                f"{row['tokens_per_second']:.3g}",
             ]
         lines.append(line)
     counts = ", ".join(

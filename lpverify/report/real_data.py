@@ -29,7 +29,6 @@ Rows = list[dict[str, Any]]
 Numbers = Sequence[float] | npt.NDArray[np.float64]
 UPPER = "upper bound"
 STAGES = ("draft", "target", "verify", "cache")
-COMPARED = tuple(name for name in real_jobs.TABLE if name not in real_jobs.APART)
 
 
 def quotient(a: Numbers, b: Numbers, c: Numbers | None = None, d: Numbers | None = None) -> tuple[float, float]:
@@ -180,7 +179,7 @@ def time_rows(work: Work) -> dict[str, Any]:
     for job in jobs:
         few, last = job.plan.few, job.plan.paths[-1]
         for paths in job.plan.paths[1:]:
-            names = COMPARED if paths == last else real_jobs.OVER_PATHS
+            names = real_jobs.TABLE if paths == last else real_jobs.OVER_PATHS
             rows += decode_rows(job, names, paths, DEPTH, 1.0, few, by_set=False)
     return {"settings": _settings(jobs), "rows": rows}
 
@@ -232,7 +231,7 @@ def depth_rows(work: Work) -> dict[str, Any]:
         last = job.plan.paths[-1]
         rows += [row for row in _drafted(bound_rows(job, 1.0)) if row["paths"] == last]
         for depth in job.plan.depths:
-            names = COMPARED if depth == DEPTH else real_jobs.OVER_DEPTH
+            names = real_jobs.TABLE if depth == DEPTH else real_jobs.OVER_DEPTH
             measured = decode_rows(job, names, last, depth, 1.0, job.plan.few, by_set=False)
             speeds += [row for row in measured if row["name"] in real_jobs.OVER_DEPTH]
     return {"settings": _settings(jobs), "rows": rows, "points": speeds}
