@@ -35,7 +35,7 @@ from lpverify.decode.transformer import TransformersModel
 from lpverify.dist.view import TreeView, topology
 from lpverify.verify import draw, verifier
 
-VERIFIERS = ("token", "bv", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv")
+VERIFIERS = ("token", "bv", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936},

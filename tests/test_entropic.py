@@ -158,3 +158,14 @@ def test_a_newton_method_that_stops_at_once_costs_no_law(monkeypatch: pytest.Mon
     found = float(block_efficiency(pair, "ebv", 3))
     assert found == pytest.approx(best, rel=0.01)
     assert found != best
+
+
+def test_newton_gives_up_where_the_means_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child 0 wants more than all of the dear cell gives: it gets nearly that cell alone, after a few steps."""
+    steps = []
+    newton = _entropic._Logistic.newton
+    monkeypatch.setattr(_entropic._Logistic, "newton", lambda self, share: steps.append(1) or newton(self, share))
+    half = np.array([[0.5, 0.5]])
+    found = coupling(half, np.array([[1.5, 0.5]]), half, np.array([[0.85, 0.15]]))[0]
+    assert found == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.5]]), abs=1e-6)
+    assert len(steps) < _entropic.STEPS

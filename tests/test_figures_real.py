@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -333,12 +334,14 @@ def test_captions_say_which_prompts_to_name(tiny: Path, tmp_path: Path) -> None:
     assert "prompts from code, gsm8k, mine" in caption
 
 
-def test_speed_of_what_was_run_apart_is_not_compared() -> None:
-    """EBV has block efficiency in the published table, but no speed there and no bar in the times."""
-    lines = [line for line in (PUBLISHED / "table_real.md").read_text().splitlines() if "|" in line]
-    assert all(line.count("not compared") == 2 * ("| EBV |" in line) for line in lines)
-    assert any("| EBV |" in line for line in lines)
-    for figure in ("real_time", "real_depth"):
-        data = json.loads((PUBLISHED / f"{figure}.json").read_text())["data"]
-        points = data["points"] if figure == "real_depth" else data["rows"]
-        assert "ebv" not in {row["name"] for row in points}
+def test_published_table_compares_the_speed_of_every_algorithm() -> None:
+    """At both temperatures and on both pairs, from runs on the same prompts."""
+    rows = json.loads((PUBLISHED / "table_real.json").read_text())["data"]["rows"]
+    groups: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        groups.setdefault((row["pair"], row["temperature"], row["set"]), {})[row["name"]] = row
+    assert {key[:2] for key in groups} == {(pair, t) for pair in ("tiny", "smollm2") for t in (1.0, 0.6)}
+    for group in groups.values():
+        assert tuple(group) == real_jobs.TABLE
+        assert len({row["prompts"] for row in group.values()}) == 1
+        assert all(row["tokens_per_second"] > 0 for row in group.values())

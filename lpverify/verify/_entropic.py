@@ -67,6 +67,9 @@ MOST_CELLS = 32
 STEPS = 32
 """Most Newton steps. About 8 are used, more where the law all but separates two children."""
 
+STEPS_UNSEEN = 12
+"""Newton steps on a device, where looking whether another one is needed would mean to wait for it."""
+
 SETTLED = 1e-11
 """Sum of the misses in mass and in standardised mean, relative to the group, at which Newton's method stops."""
 
@@ -79,8 +82,8 @@ MET = 1e-9
 FARTHEST = 40.0
 """Largest change of a logarithm of T in one step."""
 
-SHORTER = 4.0 ** -np.arange(4)
-"""Parts of a Newton step that are tried, the longest that brings the dual down is taken."""
+SHORTER = (1.0, 1 / 4, 1 / 16, 1 / 64)
+"""Parts of a Newton step that are tried; the longest that brings the dual down is taken."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -211,7 +214,8 @@ def _given(
     here = xp.where(inside, mass[row], zero(mass))
     q, wanted = (xp.where(in_group[row, first], values[row], zero(mass)) for values in (layout.draft, law))
     parts = _shared_out(here, density[row], owner[row], _cells(inside), q, wanted, couple)
-    return given + add_rows(row, parts, rows)
+    together: Array = given + add_rows(row, parts, rows)
+    return together
 
 
 def _shared_out(here: Array, density: Array, owner: Any, cell: Any, q: Array, wanted: Array, couple: Coupling) -> Array:
@@ -338,23 +342,15 @@ def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
     neutral = problem.at(zeros_like(q), zeros_like(q))
     at = at.where(at.value <= neutral.value, neutral)
     best, since = at.value + float("inf"), at.value * 0
-    for _ in range(STEPS):
+    for _ in range(STEPS if xp is np else STEPS_UNSEEN):
         miss, by_mass, by_mean, slope = problem.newton(at.share)
         since = xp.where(miss <= 0.8 * best, 0.0, since + 1)
         best = xp.where(since == 0, miss, best)
         going = (miss > SETTLED) & (since < PATIENCE)
         if xp is np and not going.any():
             break
-        farthest = xp.max(xp.where(q > 0, abs(by_mass) + abs(by_mean) * problem.reach, 0.0), axis=-1)
-        longest = FARTHEST / xp.clip(farthest, FARTHEST, None)
-        for part in SHORTER.tolist():
-            step = (longest * part)[:, None]
-            tried = problem.at(at.shift + step * by_mass, at.tilt + step * by_mean)
-            good = going & (tried.value <= at.value + 1e-4 * step[:, 0] * slope + ROUNDING)
-            at, going = tried.where(good, at), going & ~good
-            if xp is np and not going.any():
-                break
-        since = xp.where(going, float(PATIENCE), since)  # no part of the step brings the dual down
+        at, stuck = problem.after(at, going, by_mass, by_mean, slope)
+        since = xp.where(stuck, float(PATIENCE), since)
     found: Floats = at.share * mu[:, None, :]
     return found
 
@@ -367,6 +363,13 @@ class _Point:
     tilt: Floats
     value: Floats
     share: Floats
+
+    def __getitem__(self, chosen: Any) -> _Point:
+        """Of points (S, B) the ``chosen`` (B,) one of every problem, or the same one of all."""
+        problem = (
+            slice(None) if isinstance(chosen, int) else namespace(chosen).arange(len(chosen), device=chosen.device)
+        )
+        return _Point(*(part[chosen, problem] for part in (self.shift, self.tilt, self.value, self.share)))
 
     def where(self, chosen: Any, other: _Point) -> _Point:
         """This point in the problems that are ``chosen`` (B,), else the ``other``."""
@@ -396,16 +399,35 @@ class _Logistic:
         self._trace = (1 + 1e-10) * xp.eye(mu.shape[1], dtype=mu.dtype, device=mu.device)
 
     def at(self, shift: Floats, tilt: Floats) -> _Point:
-        """The dual at a, g."""
+        """The dual at a, g, which may have more axes in front."""
         xp = self.xp
-        exponent = (self._log_q + shift)[:, :, None] + tilt[:, :, None] * self.feature[:, None, :]
+        exponent = (self._log_q + shift)[..., None] + tilt[..., None] * self.feature[:, None, :]
         exponent = xp.where(self._absent, -float("inf"), exponent)
-        top = xp.max(exponent, axis=1, keepdims=True)
+        top = xp.max(exponent, axis=-2, keepdims=True)
         share = xp.exp(exponent - top)
-        total = xp.sum(share, axis=1, keepdims=True)
-        value = xp.sum(self.mu * (xp.log(total) + top)[:, 0], axis=-1)
+        total = xp.sum(share, axis=-2, keepdims=True)
+        value = xp.sum(self.mu * (xp.log(total) + top)[..., 0, :], axis=-1)
         value = value - xp.sum(shift * self.q + tilt * self.wanted, axis=-1)
         return _Point(shift, tilt, value, share / total)
+
+    def after(self, at: _Point, going: Any, by_mass: Floats, by_mean: Floats, slope: Floats) -> tuple[_Point, Any]:
+        """The point after as much of a step as brings the dual down, in the problems that are ``going`` (B,).
+
+        Also in which of them no part of it does. On a device all parts are tried at once.
+        """
+        xp = self.xp
+        farthest = xp.max(xp.where(self.q > 0, abs(by_mass) + abs(by_mean) * self.reach, 0.0), axis=-1)
+        longest = FARTHEST / xp.clip(farthest, FARTHEST, None)
+        for parts in (SHORTER,) if xp is not np else ((part,) for part in SHORTER):
+            step = longest * xp.asarray(parts, dtype=longest.dtype, device=longest.device)[:, None]
+            tried = self.at(at.shift + step[..., None] * by_mass, at.tilt + step[..., None] * by_mean)
+            good = going & (tried.value <= at.value + 1e-4 * step * slope + ROUNDING)
+            longest_good = xp.argmax(xp.astype(good, xp.int64), axis=0) if len(parts) > 1 else 0
+            taken = xp.any(good, axis=0)
+            at, going = tried[longest_good].where(taken, at), going & ~taken
+            if xp is np and not going.any():
+                break
+        return at, going
 
     def newton(self, share: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         """Sum of misses (B,), the steps of a and g (B, V), and the slope (B,) of the dual along them.
