@@ -65,7 +65,8 @@ def test_verdicts(script: ModuleType) -> None:
         ([above, near], "reproduced"),
         ([near], script.OPEN),
         ([below, below], "not reproduced"),
-        ([near, below], "partly"),
+        ([near, below], "not reproduced"),
+        ([(1.32, 0.02), below], "partly"),
         ([above, below], "partly"),
     ):
         assert script.judged(gains, 0.3) == verdict
