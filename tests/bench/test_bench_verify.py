@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from lpverify.dist.view import TreeView, topology  # noqa: E402
 from lpverify.verify import draw, verifier  # noqa: E402
 from lpverify.verify._blocks import HEAVY, MOST_BLOCKS, OCTAVES, SMALLEST  # noqa: E402
+from lpverify.verify._entropic import entropic_split  # noqa: E402
 from lpverify.verify._proportional import proportional_split  # noqa: E402
 from lpverify.verify._ranks import whole  # noqa: E402
 from lpverify.verify._selection import smallest_rank  # noqa: E402
@@ -207,7 +208,7 @@ def plain_gbv(view: TreeView, p: Rows, q: Rows) -> list[float]:
 
 
 def plain_blocks(split: Any) -> Callable[[TreeView, Rows, Rows], list[float]]:
-    """TGBV and PBV: tokens in blocks; the splits of 64 blocks are the library's, they have no loop over tokens."""
+    """TGBV, PBV and EBV: tokens in blocks; the splits of 64 blocks are the library's, they have no loop over tokens."""
 
     def law(view: TreeView, p: Rows, q: Rows) -> list[float]:
         slots = MOST_BLOCKS // 2
@@ -264,6 +265,7 @@ PLAIN = {
     "gbv": plain_gbv,
     "tgbv": plain_blocks(tempered_split),
     "pbv": plain_blocks(proportional_split),
+    "ebv": plain_blocks(entropic_split),
 }
 
 
