@@ -78,3 +78,14 @@ def test_blocks_for_all_nodes_at_once(split: Any, seed: int) -> None:
     expected = selected_path_law(view, in_blocks(split, BLOCKS))
     assert_same_law(selected_path_law(view, split, BLOCKS), expected)
     assert_same_law(selected_path_law(on_torch(view), split, BLOCKS), expected)
+
+
+@pytest.mark.parametrize("paths", [[[0, 0], [1, 0]], [[1, 0], [0, 0]], [[2, 1], [2, 0]], [[1, 2], [1, 0]]])
+def test_ranks_that_coincide_in_doubles_go_by_the_order_of_the_children(paths: list[list[int]]) -> None:
+    """Tokens 0 and 1 have 1e-20 of the draft each and the best ranks: both intervals begin and end at rank 0."""
+    draft = np.array([[1e-20, 1e-20, 1.0]] * 3)
+    target = np.array([[0.5, 0.3, 0.2]] * 5)
+    nodes = len(topology(paths).parent)
+    view = TreeView.build(paths, target[:nodes], draft[: nodes - 2])
+    for rows in (view, on_torch(view)):
+        assert_same_law(selected_path_law(rows, ordered_split), verifier("gbv")(view))
