@@ -166,25 +166,23 @@ def as_fractions(array: Array) -> Array:
 def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
     """``result[i] = sum of values[e] over index[e] == i``, i < ``size``."""
     if is_exact(values):
-        sums = zeros(size, values)
-        np.add.at(sums, index, values)
-        return sums
+        return add_rows(index, values, size)
     return np.bincount(index, weights=values, minlength=size)
 
 
 def take_in_rows(values: Array, index: Any) -> Array:
     """``values[r, index[r, i]]`` for (R, n) ``values`` and integers (R, m) on their device, shape (R, m)."""
     if isinstance(values, np.ndarray):  # take_along_axis is several times slower, in torch too
-        flat: Array = values.take(index if len(values) == 1 else index + _row_starts(values))
+        flat: Array = values.take(_flat(index, values.shape[1]))
         return flat
     tensor: Any = values
     taken: Array = tensor.gather(1, index)
     return taken
 
 
-def _row_starts(rows: Array) -> Any:
-    """Flat index of the first entry of every row of (R, n), shape (R, 1)."""
-    return rows.shape[1] * np.arange(len(rows))[:, None]
+def _flat(index: Any, size: int) -> Any:
+    """Places (R, m) in rows of ``size`` entries as places in all rows one after the other."""
+    return index if len(index) == 1 else index + size * np.arange(len(index))[:, None]
 
 
 def inverse_in_rows(order: Any) -> Any:
@@ -215,9 +213,7 @@ def accumulate_rows(index: Any, values: Array, size: int) -> Array:
         tensor: Any = zeros((len(values), size), values)
         sums: Array = tensor.scatter_add(1, index, values)
         return sums
-    if len(values) > 1:
-        index = index + size * np.arange(len(values))[:, None]
-    return accumulate(index.reshape(-1), values.reshape(-1), len(values) * size).reshape(-1, size)
+    return accumulate(_flat(index, size).reshape(-1), values.reshape(-1), len(values) * size).reshape(-1, size)
 
 
 def add_rows(index: Any, values: Array, count: int) -> Array:

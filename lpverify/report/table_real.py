@@ -101,8 +101,7 @@ def caption(data: Data) -> str:
         f"""Committed tokens per target call, sampled and Rao-Blackwell, and tokens per second, {shape}. Bold: the best
         of its group. `table_real.tex` is the same table for LaTeX (booktabs).""",
         f"""{decoded(data, frame)} All algorithms on the same prompts, interleaved. The prompts' own pass is not
-        counted. OT is refused at this
-        vocabulary: its coupling is on sets of drafted tokens. {ERROR}""",
+        counted. OT is refused at this vocabulary: its coupling is on sets of drafted tokens. {ERROR}""",
         f"{PAPER}: GBV over 30 % in block efficiency and over 15 % in wall time ahead of BV.",
         f"{'. '.join(words)}.",
         markdown(data),

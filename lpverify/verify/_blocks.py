@@ -69,15 +69,12 @@ def in_blocks(split: SplitRule, most: int | None = MOST_BLOCKS) -> SplitRule:
 
 def merged(target: Array, draft: Array, most: int) -> tuple[Any, Array, Array]:
     """Block of every token (R, V), and the masses p and q of the blocks, (R, most) each."""
-    shape = (len(draft), most)
-    if isinstance(draft, np.ndarray):
-        block, p, q = np.empty(draft.shape, dtype=np.int64), zeros(shape, draft), zeros(shape, draft)
-        for rows in row_parts(len(draft), draft):
-            block[rows] = blocks(target[rows], draft[rows], most)
-            p[rows], q[rows] = (accumulate_rows(block[rows], values[rows], most) for values in (target, draft))
-        return block, p, q
-    block = blocks(target, draft, most)
-    return block, accumulate_rows(block, target, most), accumulate_rows(block, draft, most)
+    xp, shape = namespace(draft), (len(draft), most)
+    block, p, q = xp.zeros(draft.shape, dtype=xp.int64, device=draft.device), zeros(shape, draft), zeros(shape, draft)
+    for rows in row_parts(len(draft), draft):
+        block[rows] = blocks(target[rows], draft[rows], most)
+        p[rows], q[rows] = (accumulate_rows(block[rows], values[rows], most) for values in (target, draft))
+    return block, p, q
 
 
 def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:

@@ -55,7 +55,7 @@ from lpverify._array import (
     zeros_like,
 )
 from lpverify.verify._proportional import LARGEST_MEAN, atoms, minorant_groups, pooling
-from lpverify.verify._ranks import RankMeasure, compact, mean_density, rescaled
+from lpverify.verify._ranks import RankMeasure, mean_density, rescaled
 from lpverify.verify._splits import ROUNDING, Layout, Split, lay_out
 
 FINEST = 16
@@ -120,8 +120,7 @@ def coupled_split(
         share = given[rows, place]
         total = xp.sum(share, axis=-1, keepdims=True)
         share = xp.where(total == 0, mass[rows], divide(share, total, where_zero=zero(mass)))
-        measure = rescaled(above[rows], width[rows], share, layout.measure.scale[rows])
-        return compact(measure) if xp is np else measure
+        return rescaled(above[rows], width[rows], share, layout.measure.scale[rows])
 
     return Split(layout.by_token(q_star), layout.place, children)
 
@@ -254,25 +253,17 @@ def _groups(size: Any) -> tuple[Any, Any]:
 
 
 def _nearer(found: Array, own: Array, phi: Array, q: Array, wanted: Array) -> Array:
-    """``found``, and pooling where it comes nearer to the wanted law than a found T that is too far from it."""
+    """``found``, in place pooling where it comes nearer to the wanted law than a found T that is too far from it."""
     xp = namespace(found)
     missed = _missed(found, phi, wanted)
     far = missed > MET * xp.sum(wanted, axis=-1)
-    if isinstance(found, np.ndarray):
-        far = np.flatnonzero(far)
-        if len(far) == 0:
-            return found
-        own, phi, q, wanted = (part[far] for part in (own, phi, q, wanted))
-        found[far] = _nearer_of(found[far], pooled(own, phi, q, wanted), phi, wanted)
+    at: Any = np.flatnonzero(far) if xp is np else slice(None)  # on a device pooling is tried everywhere
+    if xp is np and len(at) == 0:
         return found
-    better: Array = xp.where(far[:, None, None], _nearer_of(found, pooled(own, phi, q, wanted), phi, wanted), found)
-    return better
-
-
-def _nearer_of(found: Array, other: Array, phi: Array, wanted: Array) -> Array:
-    nearer = _missed(other, phi, wanted) < _missed(found, phi, wanted)
-    chosen: Array = namespace(found).where(nearer[:, None, None], other, found)
-    return chosen
+    pool = pooled(own[at], phi[at], q[at], wanted[at])
+    nearer = far[at] & (_missed(pool, phi[at], wanted[at]) < missed[at])
+    found[at] = xp.where(nearer[:, None, None], pool, found[at])
+    return found
 
 
 def _missed(found: Array, phi: Array, wanted: Array) -> Array:
@@ -365,10 +356,8 @@ class _Point:
     share: Floats
 
     def __getitem__(self, chosen: Any) -> _Point:
-        """Of points (S, B) the ``chosen`` (B,) one of every problem, or the same one of all."""
-        problem = (
-            slice(None) if isinstance(chosen, int) else namespace(chosen).arange(len(chosen), device=chosen.device)
-        )
+        """Of points (S, B) the ``chosen`` (B,) one of every problem."""
+        problem = namespace(chosen).arange(len(chosen), device=chosen.device)
         return _Point(*(part[chosen, problem] for part in (self.shift, self.tilt, self.value, self.share)))
 
     def where(self, chosen: Any, other: _Point) -> _Point:
@@ -422,7 +411,7 @@ class _Logistic:
             step = longest * xp.asarray(parts, dtype=longest.dtype, device=longest.device)[:, None]
             tried = self.at(at.shift + step[..., None] * by_mass, at.tilt + step[..., None] * by_mean)
             good = going & (tried.value <= at.value + 1e-4 * step * slope + ROUNDING)
-            longest_good = xp.argmax(xp.astype(good, xp.int64), axis=0) if len(parts) > 1 else 0
+            longest_good = xp.argmax(xp.astype(good, xp.int64), axis=0)
             taken = xp.any(good, axis=0)
             at, going = tried[longest_good].where(taken, at), going & ~taken
             if xp is np and not going.any():

@@ -23,7 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from lpverify._array import Array, divide, ignoring_overflow, is_exact, namespace, one, ones, sort_rows, zero, zeros
+from lpverify._array import (
+    Array,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    one,
+    ones,
+    sort_rows,
+    take_in_rows,
+    zero,
+    zeros,
+)
 
 MANTISSA_GUARD = 2**9 + 1
 """Ratios p/q are compared after rounding to 53 - 9 = 44 bits, so that ratios that are equal on paper tie."""
@@ -139,15 +151,18 @@ def _token_bits(size: int) -> int:
 
 
 def compact(measure: RankMeasure) -> RankMeasure:
-    """The same measures without padding as far as all rows allow. Numpy only: the new m depends on the data."""
+    """The same measures without padding as far as all rows allow.
+
+    The new m depends on the data: measures on a device, which would have to be waited for, stay as they are.
+    """
+    if not isinstance(measure.mass, np.ndarray):
+        return measure
     used = measure.mass > 0
     most = max(1, int(used.sum(axis=-1).max()))
     if most == used.shape[-1]:
         return measure
     index = np.argsort(~used, axis=-1, kind="stable")[:, :most]
-    above, width, mass = (
-        np.take_along_axis(pieces, index, axis=-1) for pieces in (measure.above, measure.width, measure.mass)
-    )
+    above, width, mass = (take_in_rows(pieces, index) for pieces in (measure.above, measure.width, measure.mass))
     return RankMeasure(above, width, mass, measure.scale)
 
 

@@ -87,9 +87,7 @@ def selected_path_law(view: TreeView, split: SplitRule, blocks: int | None = Non
         done = split(measure, p[here], q[here], weight, paths)
         rows.append(done.q_star)
         parents, children = as_index(q, view.parent[1:][below] - first[i]), child[below]
-        measure = done.children(parents, children)
-        if isinstance(q, np.ndarray):
-            measure = compact(measure)
+        measure = compact(done.children(parents, children))
         weight = acceptance(weight[parents] * on_target[below], done.q_star[parents, children] * share[below])
         order = rank[parents] * q.shape[1] + done.place[parents, children]  # by parent, place and token
         rank = _ranks(order * view.vocab_size + tokens[1:][below])
@@ -234,7 +232,7 @@ def refinement(leaves: RankMeasure) -> Array:
     by_place = xp.argsort(place[:, :, 0], axis=-1, stable=True)
 
     def here(values: Any) -> Any:
-        return xp.take_along_axis(xp.take_along_axis(values, by_place, axis=-1), current, axis=-1)
+        return take_in_rows(take_in_rows(values, by_place), current)
 
     inside = started & (here(place[:, :, 1]) > slot)
     covered = xp.where(inside, length[None, :], zero(points))

@@ -22,6 +22,7 @@ from lpverify._array import (
     ones,
     sums_after,
     sums_before,
+    take_in_rows,
     zero,
     zeros,
 )
@@ -75,7 +76,7 @@ def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tup
     maximal = (slope <= flat) | (rest == 0)
     least = xp.min(xp.where(maximal, kept, all_), axis=-1, keepdims=True)
     smallest = xp.argmax(xp.where(maximal & (kept == least), rest, -all_), axis=-1)[:, None]
-    return xp.take_along_axis(kept, smallest, axis=-1), xp.take_along_axis(rest, smallest, axis=-1)
+    return take_in_rows(kept, smallest), take_in_rows(rest, smallest)
 
 
 def differences(first: Array, second: Array, surplus: Array) -> Array:
@@ -125,5 +126,5 @@ def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, p
     last = pieces - 1 - xp.argmax(xp.flip(used, axis=-1), axis=-1)[:, None]
     slot = xp.arange(pieces + 2, device=first.device)[None, :]
     part = xp.where(slot <= first, slot, xp.where(slot <= last + 1, slot + (pieces - 1), slot + 2 * (pieces - 1)))
-    above, width, mass = (xp.take_along_axis(values, part, axis=-1) for values in (above, width, mass))
+    above, width, mass = (take_in_rows(values, part) for values in (above, width, mass))
     return rescaled(above, width, mass, node.scale)
