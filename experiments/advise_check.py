@@ -27,18 +27,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lpverify._provenance import provenance
-from lpverify._write import write_whole
-from lpverify.decode import bound, costs, engine, metrics, renewal
+from experiments.figures.real_prompts import CODE
+from lpverify.decode import engine, metrics
 from lpverify.decode.metrics import STAGES, Generation, ratio, summarize
 from lpverify.decode.prompts import Prompt, keyed, load_prompts
 from lpverify.decode.records import Lines
 from lpverify.decode.sampling import Sampling
-from lpverify.decode.session import OpenPair, open_pair
-from lpverify.exact.throughput import Prediction, predict, with_full_acceptance
-from lpverify.exact.throughput_files import parse_costs, read_cells
-from lpverify.report.real_prompts import CODE
-from lpverify.verify import verifier
+from lpverify.files import provenance, write_whole
+from lpverify.studies import bound, costs
+from lpverify.studies import rounds as renewal
+from lpverify.studies.cost_files import parse_costs, read_cells
+from lpverify.studies.session import OpenPair, open_pair
+from lpverify.studies.throughput import Prediction, predict, with_full_acceptance
+from lpverify.verifiers import verifier
 
 DATA = Path(__file__).parent.parent / "paper_figs" / "advise.json"
 SCHEMA = "lpverify/advise-record@1"

@@ -25,20 +25,20 @@ import numpy.typing as npt
 import pandas as pd
 
 import lpverify as lv
-from lpverify._array import Array, total
-from lpverify._write import write_whole
-from lpverify.exact.budgets import node_budgets, selected_levels
-from lpverify.verify._entropic import coupled_split, coupling, entropic_split, spared_law
-from lpverify.verify._proportional import minorant_groups, proportional_split, wanted_means
-from lpverify.verify._ranks import RankMeasure, stacked
-from lpverify.verify._splits import Layout, Split, SplitRule, ordered_split
-from lpverify.verify._tempered import tempered_split
+from lpverify.exact.closed_form import node_budgets, selected_levels
+from lpverify.files import write_whole
+from lpverify.numerics import Array, total
+from lpverify.verifiers.ebv import coupled_split, coupling, entropic_split, spared_law
+from lpverify.verifiers.pbv import minorant_groups, proportional_split, wanted_means
+from lpverify.verifiers.rank_measure import RankMeasure, stacked
+from lpverify.verifiers.splits import Layout, Split, SplitRule, ordered_split
+from lpverify.verifiers.tgbv import tempered_split
 
 FIGURES = Path(__file__).parent.parent / "paper_figs"
 DATA = FIGURES / "beat_pbv.json"
 Floats = npt.NDArray[np.float64]
 INSTANCES = 50
-FAMILIES: dict[str, tuple[int, Callable[[int], lv.DistPair]]] = {
+FAMILIES: dict[str, tuple[int, Callable[[int], lv.ModelPair]]] = {
     "unrelated draft": (3, lambda seed: lv.make.dirichlet(4, 3, seed, alpha=0.5)),
     "good draft": (3, lambda seed: lv.make.softmax(4, 3, seed, temperature=1.0, draft_noise=0.5)),
     "good draft, low temperature": (3, lambda seed: lv.make.softmax(4, 3, seed, temperature=0.3, draft_noise=0.5)),
@@ -129,7 +129,7 @@ ON_TEXTS = ("TGBV", "PBV", "PBV's law, largest entropy", "EBV: half the excess b
             "all the excess back, largest entropy")  # fmt: skip
 
 
-def value(pair: lv.DistPair, paths: int, split: SplitRule) -> float:
+def value(pair: lv.ModelPair, paths: int, split: SplitRule) -> float:
     return float(total(node_budgets(pair, selected_levels(pair, paths, split))))
 
 
@@ -163,19 +163,19 @@ def trees(paths: int) -> list[dict[str, Any]]:
 
 def texts(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Tokens per target call in contexts of the target's texts, K = 4, L = 8; one row a prompt and candidate."""
-    from lpverify.decode.bound import BoundSettings, measure
+    from experiments.figures.real_prompts import prompt_sets
     from lpverify.decode.engine import Request
     from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
-    from lpverify.report.real_prompts import prompt_sets
-    from lpverify.verify._blocks import MOST_BLOCKS
-    from lpverify.verify._selection import SelectedPathLaw
-    from lpverify.verify.base import Verifier
+    from lpverify.studies.bound import BoundSettings, measure
+    from lpverify.studies.session import open_pair
+    from lpverify.verifiers.base import Verifier
+    from lpverify.verifiers.rank_selection import SelectedPath
+    from lpverify.verifiers.token_buckets import MOST_BLOCKS
 
     opened = open_pair(options.target, options.draft)
     settings = BoundSettings((4,), (8,), options.contexts, 12, Sampling(1.0), 0, opened.tokenizer.eos)
     candidates = {
-        name: Verifier(name, SelectedPathLaw(CANDIDATES[name], MOST_BLOCKS), path_order=False) for name in ON_TEXTS
+        name: Verifier(name, SelectedPath(CANDIDATES[name], MOST_BLOCKS), path_order=False) for name in ON_TEXTS
     }
     [(_, prompts)] = prompt_sets([options.prompts]).items()
     rows = []

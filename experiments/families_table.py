@@ -17,11 +17,11 @@ from pathlib import Path
 import pandas as pd
 
 import lpverify as lv
-from lpverify._write import write_whole
+from lpverify.files import write_whole
 
 DATA = Path(__file__).parent.parent / "paper_figs" / "families_table.json"
 VOCAB, DEPTH, PATHS, INSTANCES = 4, 3, 3, 20
-FAMILIES: dict[str, Callable[[int], lv.DistPair]] = {
+FAMILIES: dict[str, Callable[[int], lv.ModelPair]] = {
     "unrelated draft": lambda seed: lv.make.dirichlet(VOCAB, DEPTH, seed, alpha=0.5),
     "good draft": lambda seed: lv.make.softmax(VOCAB, DEPTH, seed, temperature=1.0, draft_noise=0.5),
     "good draft, low temperature": lambda seed: lv.make.softmax(VOCAB, DEPTH, seed, temperature=0.3, draft_noise=0.5),

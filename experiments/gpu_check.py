@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from lpverify.core.draft_tree import DraftTree, topology
 from lpverify.decode.engine import Request, Settings, generate
 from lpverify.decode.load import load_model, quiet
 from lpverify.decode.metrics import STAGES, summarize
@@ -32,8 +33,7 @@ from lpverify.decode.models import Pair
 from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
 from lpverify.decode.transformer import TransformersModel
-from lpverify.dist.view import TreeView, topology
-from lpverify.verify import draw, verifier
+from lpverify.verifiers import sample, verifier
 
 VERIFIERS = ("token", "bv", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
 SHAPES: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ def check_engine(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def drafted_view(vocab_size: int, paths: int, depth: int, device: torch.device) -> TreeView:
+def drafted_view(vocab_size: int, paths: int, depth: int, device: torch.device) -> DraftTree:
     """Rows with the peaks of a language model, target near draft; tokens drawn from the draft's rows."""
     generator = torch.Generator().manual_seed(0)
     noise = [torch.randn((paths * depth + 1, vocab_size), generator=generator) for _ in range(2)]
@@ -117,7 +117,7 @@ def drafted_view(vocab_size: int, paths: int, depth: int, device: torch.device) 
         path = int((tree.node_of[:, tree.depth[node]] == node).argmax())
         order.append(1 + path * depth + int(tree.depth[node]) - 1)
     inner = int((tree.depth < depth).sum())
-    return TreeView(*tree.fields, target[order], draft[order[:inner]])
+    return DraftTree(*tree.fields, target[order], draft[order[:inner]])
 
 
 def check_verification(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ def check_verification(device: torch.device, smoke: bool) -> list[dict[str, Any]
             for _ in range(2 if smoke else 7):
                 _wait(device)
                 begin = time.perf_counter()
-                draw(algorithm(view), Uniforms())
+                sample(algorithm(view), Uniforms())
                 _wait(device)
                 seconds.append(time.perf_counter() - begin)
             rows.append({"algorithm": name, "vocabulary": vocab_size, "seconds": min(seconds)})

@@ -30,9 +30,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from lpverify.decode._smollm2 import LEFT_OUT, distilled_folder, leave_out, load_smollm2, save
 from lpverify.decode.overlap import token_acceptance
 from lpverify.decode.sampling import Sampling
+from lpverify.decode.smollm2 import LEFT_OUT, distilled_folder, leave_out, load_smollm2, save
 
 QUESTIONS = (
     "What is the capital of Australia, and why is it not Sydney?",

@@ -19,9 +19,9 @@ import beat_pbv
 import families_table
 import pandas as pd
 
-from lpverify._write import write_whole
+from experiments.figures.real_jobs import DEPTH, SHOWN_PAIR
+from lpverify.files import write_whole
 from lpverify.report.plots import SHOWN
-from lpverify.report.real_jobs import DEPTH, SHOWN_PAIR
 
 ROOT = Path(__file__).parent.parent
 FIGURES, DOCUMENT = ROOT / "paper_figs", ROOT / "README.md"

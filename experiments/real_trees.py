@@ -20,10 +20,10 @@ from typing import Any
 
 import pandas as pd
 
-from lpverify._write import write_whole
 from lpverify.exact.compare import OPTIMUM, RELAXATION
-from lpverify.exact.sweep import tasks
-from lpverify.exact.sweep_run import run_sweep
+from lpverify.files import write_whole
+from lpverify.sweep.config import tasks
+from lpverify.sweep.run import run_sweep
 
 DATA = Path(__file__).parent.parent / "paper_figs" / "real_trees.json"
 SCHEMA = "lpverify/real-trees@1"
@@ -37,13 +37,13 @@ DIGITS = 10
 
 def extract(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Write the problem files; what they were made with."""
-    from lpverify.decode.extract import Settings
-    from lpverify.decode.extract_folder import describe, extract_folder
+    from experiments.figures.real_prompts import prompt_sets
     from lpverify.decode.prompts import keyed
     from lpverify.decode.run import versions
     from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
-    from lpverify.report.real_prompts import prompt_sets
+    from lpverify.studies.extract import Settings
+    from lpverify.studies.extract_folder import describe, extract_folder
+    from lpverify.studies.session import open_pair
 
     [(label, texts)] = prompt_sets([options.prompts]).items()
     sampling = Sampling(options.temperature, options.top_k)

@@ -25,9 +25,8 @@ from typing import Any
 import pandas as pd
 
 import lpverify as lv
-from lpverify._provenance import provenance
-from lpverify._write import write_whole
-from lpverify.report.captions_real import FAST, MANY, NAMES, against, percent, pm
+from experiments.figures.captions_real import FAST, MANY, NAMES, against, percent, pm
+from lpverify.files import provenance, write_whole
 
 ROOT = Path(__file__).parent.parent
 FIGURES, DOCUMENT = ROOT / "paper_figs", ROOT / "REPRODUCING.md"

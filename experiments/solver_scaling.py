@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lpverify.report.figure_data import Work
-from lpverify.report.figures import make
+from experiments.figures.figure_data import Work
+from experiments.figures.figures import make
 
 OUT = Path(__file__).parent.parent / "paper_figs"
 

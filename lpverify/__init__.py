@@ -10,33 +10,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lpverify._check import InputError, SizeError
-    from lpverify.decode.session import open_pair
-    from lpverify.dist import make
-    from lpverify.dist.files import examples, save_problem
-    from lpverify.dist.pair import DistPair
-    from lpverify.exact.audit import audit
-    from lpverify.exact.balance import balance
-    from lpverify.exact.budgets import block_efficiency
+    from lpverify.auditing.audit import audit
+    from lpverify.core import families as make
+    from lpverify.core.draft_tree import DraftTree
+    from lpverify.core.model_pair import ModelPair
+    from lpverify.core.problem import VerifyProblem, load_problem
+    from lpverify.core.problem_files import examples, save_problem
+    from lpverify.core.results import AuditReport, Certificate, Evaluation, LpSolution, RankTable
+    from lpverify.errors import InputError, SizeError
+    from lpverify.exact.breakdown import balance
+    from lpverify.exact.closed_form import block_efficiency
     from lpverify.exact.compare import compare
     from lpverify.exact.evaluate import evaluate
     from lpverify.lp import certify, cvx
     from lpverify.lp.solve import solve
-    from lpverify.problem import VerifyProblem, load_problem
     from lpverify.report import plots, tables
-    from lpverify.result import AuditReport, Certificate, Evaluation, LpSolution, RankTable, Round
-    from lpverify.verify import verifier
+    from lpverify.studies.session import open_pair
+    from lpverify.verifiers import StopDistribution, Verifier, verifier
+    from lpverify.verifiers.sample import sample
 
 __all__ = [
     "AuditReport",
     "Certificate",
-    "DistPair",
+    "DraftTree",
     "Evaluation",
     "InputError",
     "LpSolution",
+    "ModelPair",
     "RankTable",
-    "Round",
     "SizeError",
+    "StopDistribution",
+    "Verifier",
     "VerifyProblem",
     "audit",
     "balance",
@@ -50,6 +54,7 @@ __all__ = [
     "make",
     "open_pair",
     "plots",
+    "sample",
     "save_problem",
     "solve",
     "tables",
@@ -57,40 +62,44 @@ __all__ = [
 ]
 
 _HOME = {
-    "AuditReport": "lpverify.result",
-    "Certificate": "lpverify.result",
-    "DistPair": "lpverify.dist.pair",
-    "Evaluation": "lpverify.result",
-    "InputError": "lpverify._check",
-    "LpSolution": "lpverify.result",
-    "RankTable": "lpverify.result",
-    "Round": "lpverify.result",
-    "SizeError": "lpverify._check",
-    "VerifyProblem": "lpverify.problem",
-    "audit": "lpverify.exact.audit",
-    "balance": "lpverify.exact.balance",
-    "block_efficiency": "lpverify.exact.budgets",
-    "certify": "lpverify.lp",
-    "compare": "lpverify.exact.compare",
-    "cvx": "lpverify.lp",
-    "evaluate": "lpverify.exact.evaluate",
-    "examples": "lpverify.dist.files",
-    "load_problem": "lpverify.problem",
-    "make": "lpverify.dist",
-    "open_pair": "lpverify.decode.session",
-    "plots": "lpverify.report",
-    "save_problem": "lpverify.dist.files",
-    "solve": "lpverify.lp.solve",
-    "tables": "lpverify.report",
-    "verifier": "lpverify.verify",
+    "AuditReport": "core.results",
+    "Certificate": "core.results",
+    "DraftTree": "core.draft_tree",
+    "Evaluation": "core.results",
+    "InputError": "errors",
+    "LpSolution": "core.results",
+    "ModelPair": "core.model_pair",
+    "RankTable": "core.results",
+    "SizeError": "errors",
+    "StopDistribution": "verifiers.base",
+    "Verifier": "verifiers.base",
+    "VerifyProblem": "core.problem",
+    "audit": "auditing.audit",
+    "balance": "exact.breakdown",
+    "block_efficiency": "exact.closed_form",
+    "certify": "lp.certify",
+    "compare": "exact.compare",
+    "cvx": "lp.cvx",
+    "evaluate": "exact.evaluate",
+    "examples": "core.problem_files",
+    "load_problem": "core.problem",
+    "make": "core.families",
+    "open_pair": "studies.session",
+    "plots": "report.plots",
+    "sample": "verifiers.sample",
+    "save_problem": "core.problem_files",
+    "solve": "lp.solve",
+    "tables": "report.tables",
+    "verifier": "verifiers",
 }
+"""Public name -> module that defines it (or that it is)."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(_HOME[name])
-    value = getattr(module, name, None) or import_module(f"{_HOME[name]}.{name}")
+    module = import_module(f"{__name__}.{_HOME[name]}")
+    value = getattr(module, name, module)
     globals()[name] = value
     return value
 

@@ -61,7 +61,7 @@ assert (wide[ALGORITHMS].max(axis=1) <= wide["optimum"] + 1e-8).all()
 # verification emits 3 tokens a call, GBV 2.4375 with $K = 2$, and fewer with more paths.
 
 # %%
-fair = lv.DistPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
+fair = lv.ModelPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
 for paths in (1, 2, 3):
     values = {name: round(float(lv.block_efficiency(fair, name, paths)), 4) for name in ("bv", "gbv", "tgbv", "pbv")}
     print(paths, values)

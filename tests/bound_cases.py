@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.decode.bound import BoundSettings, on_text
-from lpverify.decode.on_path import TextRows
-from lpverify.dist.pair import DistPair
-from lpverify.dist.tree import level_size
-from lpverify.exact import budgets
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.prefix_tree import level_size
+from lpverify.core.problem import VerifyProblem
+from lpverify.exact import closed_form as budgets
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp.coverage import node_relaxation
-from lpverify.problem import VerifyProblem
-from lpverify.verify import Verifier, verifier
+from lpverify.studies.bound import BoundSettings, on_text
+from lpverify.studies.teacher_forced import TextRows
+from lpverify.verifiers import Verifier, verifier
 
 CLOSED = budgets.ALGORITHMS
 UPPER = "upper bound"
@@ -26,13 +26,13 @@ def verifiers(names: Iterable[str]) -> dict[str, Verifier]:
     return {name: verifier(name) for name in names}
 
 
-def shortened(pair: DistPair, depth: int) -> DistPair:
+def shortened(pair: ModelPair, depth: int) -> ModelPair:
     """The first ``depth`` levels; the rows below follow a leaf."""
     bonus = pair.bonus_rows if depth == pair.depth else pair.target[depth]
-    return DistPair.from_levels(pair.target[:depth], pair.draft[:depth], bonus=bonus)
+    return ModelPair.from_levels(pair.target[:depth], pair.draft[:depth], bonus=bonus)
 
 
-def exact(pair: DistPair, name: str, paths: int, depth: int) -> float:
+def exact(pair: ModelPair, name: str, paths: int, depth: int) -> float:
     """Block efficiency, or the node relaxation, at this K and L."""
     short = shortened(pair, depth)
     if name == UPPER:
@@ -42,7 +42,7 @@ def exact(pair: DistPair, name: str, paths: int, depth: int) -> float:
     return float(evaluate(VerifyProblem(short, paths), name).block_efficiency)
 
 
-def rows_along(pair: DistPair, leaves: Sequence[int]) -> TextRows:
+def rows_along(pair: ModelPair, leaves: Sequence[int]) -> TextRows:
     """One text: the paths to ``leaves`` one after the other, with the rows of ``pair`` along each."""
     size, depth = pair.vocab_size, pair.depth
     nodes = np.array(leaves)[:, None] // [level_size(size, depth - i) for i in range(depth + 1)]
@@ -55,7 +55,7 @@ def rows_along(pair: DistPair, leaves: Sequence[int]) -> TextRows:
 
 
 def text_values(
-    pair: DistPair, leaves: Sequence[int], paths: Sequence[int], names: Iterable[str] = CLOSED
+    pair: ModelPair, leaves: Sequence[int], paths: Sequence[int], names: Iterable[str] = CLOSED
 ) -> dict[tuple[str, int, int], np.ndarray]:
     """(name, K, L) -> the estimate from each path to ``leaves``, for all L."""
     depths = tuple(range(1, pair.depth + 1))
@@ -70,7 +70,7 @@ def text_values(
     return values
 
 
-def assert_text_is_unbiased(pair: DistPair, paths: Sequence[int], names: Iterable[str] = CLOSED) -> None:
+def assert_text_is_unbiased(pair: ModelPair, paths: Sequence[int], names: Iterable[str] = CLOSED) -> None:
     """The sum over all paths that the target can write, weighted by P, is the exact value to 1e-12."""
     masses = pair.target_paths[-1]
     leaves = np.flatnonzero(masses > 0)

@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all figures at their smallest size; without torch, those that need no model."""
-    from lpverify.report.figure_data import Work
-    from lpverify.report.figures import FIGURES, available, make
-    from lpverify.report.real_jobs import Real
+    from experiments.figures.figure_data import Work
+    from experiments.figures.figures import FIGURES, available, make
+    from experiments.figures.real_jobs import Real
 
     folder = tmp_path_factory.mktemp("figures")
     names = [name for name in available(folder) if HAS_TORCH or not FIGURES[name].models]

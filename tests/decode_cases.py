@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.problem import VerifyProblem, load_problem
 from lpverify.decode.engine import Generation, Request, Settings, generate
 from lpverify.decode.models import Pair, pair
 from lpverify.decode.table import TableModel, rooted_pair
-from lpverify.dist.view import TreeView
 from lpverify.exact.evaluate import evaluate
-from lpverify.problem import VerifyProblem, load_problem
-from lpverify.verify import StopLaw, Verifier
+from lpverify.verifiers import StopDistribution, Verifier
 
 FALSE_ALARM = 1e-6
 """Probability that a correct engine exceeds the bound on the joint law (McDiarmid's inequality)."""
@@ -38,9 +38,9 @@ def table_pair(target: Sequence[Any], draft: Sequence[Any]) -> Pair:
 
 def memoized(verifier: Verifier) -> Verifier:
     """The same map, computed once for each drafted tree: verifiers are deterministic, tables repeat."""
-    known: dict[tuple[bytes, ...], StopLaw] = {}
+    known: dict[tuple[bytes, ...], StopDistribution] = {}
 
-    def law(view: TreeView) -> StopLaw:
+    def law(view: DraftTree) -> StopDistribution:
         key = (view.paths.tobytes(), np.asarray(view.target).tobytes(), np.asarray(view.draft).tobytes())
         if key not in known:
             known[key] = verifier.law(view)

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.dist.pair import DistPair
+from lpverify.core.model_pair import ModelPair
 
 REFERENCE = sorted((Path(__file__).parent / "data" / "reference").glob("*.json"))
 
 
-def random_pair(vocab: int, depth: int, seed: int, alpha: float = 0.5) -> DistPair:
+def random_pair(vocab: int, depth: int, seed: int, alpha: float = 0.5) -> ModelPair:
     """Dirichlet rows."""
     rng = np.random.default_rng(seed)
     tables = [[rng.dirichlet(np.full(vocab, alpha), vocab**i) for i in range(depth)] for _ in range(2)]
-    return DistPair.from_levels(*tables)
+    return ModelPair.from_levels(*tables)
 
 
-def rational_pair(vocab: int, depth: int, seed: int, denominator: int = 10) -> DistPair:
+def rational_pair(vocab: int, depth: int, seed: int, denominator: int = 10) -> ModelPair:
     """Rows of multiples of 1/denominator; with a small one ties and zeros are frequent."""
     rng = np.random.default_rng(seed)
 
@@ -29,19 +29,19 @@ def rational_pair(vocab: int, depth: int, seed: int, denominator: int = 10) -> D
         weights = [rng.dirichlet(np.full(vocab, 0.7), vocab**i) for i in range(depth)]
         return [rng.multinomial(denominator, rows).astype(object) * Fraction(1, denominator) for rows in weights]
 
-    return DistPair.from_levels(table(), table())
+    return ModelPair.from_levels(table(), table())
 
 
-def iid_pair(target: list[Any], draft: list[Any], depth: int) -> DistPair:
+def iid_pair(target: list[Any], draft: list[Any], depth: int) -> ModelPair:
     """The same row at every prefix."""
-    return DistPair.from_levels(*([np.array([row] * len(row) ** i) for i in range(depth)] for row in (target, draft)))
+    return ModelPair.from_levels(*([np.array([row] * len(row) ** i) for i in range(depth)] for row in (target, draft)))
 
 
-def reference_pair(path: Path) -> tuple[DistPair, dict[str, Any]]:
+def reference_pair(path: Path) -> tuple[ModelPair, dict[str, Any]]:
     """A reference problem and its expected block efficiencies."""
     data = json.loads(path.read_text())
     problem = data["problem"]
-    pair = DistPair.from_levels(*(_levels(problem[side], problem["depth"]) for side in ("target", "draft")))
+    pair = ModelPair.from_levels(*(_levels(problem[side], problem["depth"]) for side in ("target", "draft")))
     return pair, data["block_efficiency"]
 
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import lpverify as lv
 from lpverify import InputError
 from lpverify.cli import app
-from lpverify.dist.pair import DistPair
-from lpverify.exact import throughput
-from lpverify.exact.throughput import Cell, fastest, predict, with_full_acceptance, within
-from lpverify.exact.throughput_files import load_cells, parse_costs
-from lpverify.verify import VERIFIERS
+from lpverify.core.model_pair import ModelPair
+from lpverify.studies import throughput
+from lpverify.studies.cost_files import load_cells, parse_costs
+from lpverify.studies.throughput import Cell, fastest, predict, with_full_acceptance, within
+from lpverify.verifiers import VERIFIERS
 
 EXPERIMENT = Path(__file__).parents[1] / "experiments" / "advise_check.py"
 COSTS: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_without_optional_costs() -> None:
 def test_all_is_accepted_as_often_as_the_last_token_adds(name: str) -> None:
     """Pr(tau = L) = BE(L) - BE(L - 1), exactly enumerated: what `with_full_acceptance` relies on."""
     pair = lv.make.softmax(2, 3, seed=1, temperature=0.8, draft_noise=0.7)
-    short = DistPair.from_levels(pair.target[:2], pair.draft[:2], bonus=pair.target[2])
+    short = ModelPair.from_levels(pair.target[:2], pair.draft[:2], bonus=pair.target[2])
     whole, part = (lv.evaluate(lv.VerifyProblem(p, 2), name) for p in (pair, short))
     assert whole.accepted[-1] == pytest.approx(whole.block_efficiency - part.block_efficiency, abs=1e-12)
 
@@ -425,9 +425,10 @@ def test_without_documents_runs_are_measured(capsys: pytest.CaptureFixture[str],
 def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a clock that only models move, 1 a draft step, 10 + n a pass of n tokens, the tables are those numbers."""
     pytest.importorskip("torch")
-    from lpverify.decode import costs, metrics, table
+    from lpverify.decode import metrics, table
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
+    from lpverify.studies import costs
 
     now, speed = [0.0], [7.0]  # the warm-up is slower
     monkeypatch.setattr(metrics.time, "perf_counter", lambda: now[0])
@@ -464,9 +465,10 @@ def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_context_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    from lpverify.decode import costs, table
+    from lpverify.decode import table
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
+    from lpverify.studies import costs
 
     model, _ = table.load("markov-3", "target", costs.torch.device("cpu"))
     monkeypatch.setattr(table.TableModel, "limit", 20, raising=False)

@@ -17,17 +17,17 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import lpverify
-from lpverify._check import InputError, SizeError
+from lpverify.auditing.audit import audit, compare_laws, joint_law
+from lpverify.auditing.cases import Case, cases, iid, select
+from lpverify.auditing.choices import NotEnumerable, SampledChoices, enumerate_outcomes, number, numbers
+from lpverify.auditing.identity import identity_test, smallest_found, threshold
 from lpverify.cli import app
 from lpverify.cli.audit import load
-from lpverify.dist.view import TreeView
-from lpverify.exact.audit import audit, compare_laws, joint_law
-from lpverify.exact.audit_cases import Case, cases, iid, select
-from lpverify.exact.choices import NotEnumerable, SampledChoices, enumerate_outcomes, number, numbers
-from lpverify.exact.identity import identity_test, smallest_found, threshold
-from lpverify.problem import VerifyProblem
-from lpverify.verify import VERIFIERS, StopLaw, Verifier
-from lpverify.verify._residual import block_path, law_on_path
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.problem import VerifyProblem
+from lpverify.errors import InputError, SizeError
+from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier
+from lpverify.verifiers.residual import block_path, law_on_path
 
 SHORT = ["one step", "coin", "tree of 3 K=2", "target lacks a token", "equal to the last bit"]
 STEP = "one step K=1"
@@ -173,7 +173,7 @@ def test_claims_about_the_order_of_paths_are_not_believed(choose: Any, lossless:
     """BV of the path with the largest tokens, of the last path: both claim that only the multiset, or only the first
     path, matters. Summed over multisets in ascending order the two would be the same."""
 
-    def law(view: TreeView) -> StopLaw:
+    def law(view: DraftTree) -> StopDistribution:
         path = choose(range(len(view.paths)), key=lambda k: tuple(view.paths[k]))
         nodes = view.node_of[path].tolist()
         on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lpverify import VerifyProblem, make, solve
-from lpverify.verify._ranks import mean_density, whole
+from lpverify.verifiers.rank_measure import mean_density, whole
 
 ROOT = Path(__file__).parent.parent
 

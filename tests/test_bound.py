@@ -31,23 +31,25 @@ from decode_cases import memoized, table_pair  # noqa: E402
 from lp_cases import REFERENCE, iid_pair, random_pair, reference_pair  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
-from lpverify.decode import bound, on_path  # noqa: E402
+from lpverify.core import families as make  # noqa: E402
+from lpverify.core.draft_tree import DraftTree  # noqa: E402
+from lpverify.core.model_pair import ModelPair  # noqa: E402
 from lpverify.decode.baselines import autoregressive  # noqa: E402
-from lpverify.decode.bound import BoundSettings, measure, on_tree, summarize  # noqa: E402
-from lpverify.decode.contexts import contexts  # noqa: E402
 from lpverify.decode.engine import Request, Settings  # noqa: E402
-from lpverify.decode.keys import Keys  # noqa: E402
 from lpverify.decode.load import load_model  # noqa: E402
 from lpverify.decode.metrics import Stopwatch  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
+from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
 from lpverify.decode.table import TableModel, rooted_pair  # noqa: E402
-from lpverify.decode.text import Text  # noqa: E402
-from lpverify.dist import drafts, make  # noqa: E402
-from lpverify.dist.pair import DistPair  # noqa: E402
-from lpverify.dist.view import TreeView  # noqa: E402
-from lpverify.verify import VERIFIERS, Verifier  # noqa: E402
-from lpverify.verify._ranks import mean_density  # noqa: E402
+from lpverify.drafting import iid_paths as drafts  # noqa: E402
+from lpverify.studies import bound  # noqa: E402
+from lpverify.studies import teacher_forced as on_path  # noqa: E402
+from lpverify.studies.bound import BoundSettings, measure, on_tree, summarize  # noqa: E402
+from lpverify.studies.contexts import contexts  # noqa: E402
+from lpverify.studies.text import Text  # noqa: E402
+from lpverify.verifiers import VERIFIERS, Verifier  # noqa: E402
+from lpverify.verifiers.rank_measure import mean_density  # noqa: E402
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 
@@ -65,15 +67,15 @@ def test_restricted_is_the_tree_of_the_cut_paths(seed: int, most: int, longest: 
     paths, depth = min(paths, most), min(depth, longest)
     pair = random_pair(3, longest, seed, alpha=2.0)
     drawn = np.random.default_rng(seed).integers(0, 3, (most, longest))
-    view = TreeView.from_pair(pair, drawn).restricted(paths, depth)
-    expected = TreeView.from_pair(shortened(pair, depth), drawn[:paths, :depth])
+    view = DraftTree.from_pair(pair, drawn).restricted(paths, depth)
+    expected = DraftTree.from_pair(shortened(pair, depth), drawn[:paths, :depth])
     for name in ("paths", "parent", "token", "depth", "node_of", "multiplicity", "target"):
         assert (getattr(view, name) == getattr(expected, name)).all(), name
     assert (view.draft[: view.inner] == expected.draft[: view.inner]).all()
 
 
 def test_a_tree_cannot_grow() -> None:
-    view = TreeView.from_pair(iid_pair([0.5, 0.5], [0.5, 0.5], 2), [[0, 1]])
+    view = DraftTree.from_pair(iid_pair([0.5, 0.5], [0.5, 0.5], 2), [[0, 1]])
     with pytest.raises(InputError, match=r"paths \(K\): got 2, expected an integer in 1..1"):
         view.restricted(2, 1)
     with pytest.raises(InputError, match=r"depth \(L\): got 0, expected an integer in 1..2"):
@@ -82,20 +84,20 @@ def test_a_tree_cannot_grow() -> None:
 
 # --- unbiased by enumeration
 
-SPARSE = DistPair.from_levels(
+SPARSE = ModelPair.from_levels(
     [[[0.5, 0.5, 0.0]], [[0.2, 0.0, 0.8], [1.0, 0.0, 0.0], [0.3, 0.3, 0.4]]],
     [[[0.0, 0.3, 0.7]], [[0.6, 0.4, 0.0], [0.1, 0.2, 0.7], [0.0, 0.0, 1.0]]],
 )
 """Tokens that only the target, or only the draft, gives any mass."""
 
 
-def few_texts(pair: DistPair, begin: int) -> DistPair:
+def few_texts(pair: ModelPair, begin: int) -> ModelPair:
     """The target keeps its 12 likeliest tokens at every node from level ``begin`` on."""
     levels = list(pair.target[:begin])
     for rows in pair.target[begin:]:
         kept = np.where(rows >= np.sort(rows, axis=1)[:, -12:-11], rows, 0.0)
         levels.append(kept / kept.sum(axis=1, keepdims=True))
-    return DistPair.from_levels(levels, pair.draft)
+    return ModelPair.from_levels(levels, pair.draft)
 
 
 @pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)
@@ -113,7 +115,7 @@ def test_text_estimate_is_unbiased_on_reference_trees(path: Any) -> None:
     ],
     ids=["sparse", "peaked", "blocks", "keys"],
 )
-def test_text_estimate_is_unbiased(pair: DistPair, paths: tuple[int, ...], names: tuple[str, ...]) -> None:
+def test_text_estimate_is_unbiased(pair: ModelPair, paths: tuple[int, ...], names: tuple[str, ...]) -> None:
     assert_text_is_unbiased(pair, paths, names)
 
 
@@ -124,12 +126,12 @@ def test_closed_forms_never_exceed_the_bound_on_any_text() -> None:
         assert (column <= values[UPPER, paths, depth] + 1e-12).all(), (name, paths, depth)
 
 
-def tree_sums(pair: DistPair, paths: int, names: tuple[str, ...]) -> dict[tuple[str, int, int], float]:
+def tree_sums(pair: ModelPair, paths: int, names: tuple[str, ...]) -> dict[tuple[str, int, int], float]:
     """(name, k, l) -> sum over all ordered drafts of their probability times the estimate."""
     settings = BoundSettings(tuple(range(1, paths + 1)), tuple(range(1, pair.depth + 1)))
     sums: dict[tuple[str, int, int], float] = {}
     for draft in drafts.ordered_drafts(pair, paths):
-        cells = on_tree(TreeView.from_pair(pair, draft.paths), verifiers(names), settings)
+        cells = on_tree(DraftTree.from_pair(pair, draft.paths), verifiers(names), settings)
         for shape, cell in zip(bound.shapes(settings), cells, strict=True):
             for name, value in {**cell.block_efficiency, "nodes": cell.nodes}.items():
                 sums[name, *shape] = sums.get((name, *shape), 0.0) + draft.probability * value
@@ -137,7 +139,7 @@ def tree_sums(pair: DistPair, paths: int, names: tuple[str, ...]) -> dict[tuple[
 
 
 @pytest.mark.parametrize(("pair", "paths"), [(random_pair(2, 2, 4, alpha=2.0), 3), (SPARSE, 2)], ids=["coin", "sparse"])
-def test_tree_estimate_is_unbiased_in_every_cell(pair: DistPair, paths: int) -> None:
+def test_tree_estimate_is_unbiased_in_every_cell(pair: ModelPair, paths: int) -> None:
     for (name, k, depth), found in tree_sums(pair, paths, ("token", "nss", "specinfer", "traversal", "pbv")).items():
         if name == "nodes":
             expected = sum(float((1 - (1 - level) ** k).sum()) for level in pair.draft_paths[1 : depth + 1])
@@ -175,16 +177,16 @@ def test_forgotten_weights_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 COIN = random_pair(2, 2, 4, alpha=2.0)
 
 
-def sorted_paths(self: TreeView, paths: int, depth: int) -> TreeView:
+def sorted_paths(self: DraftTree, paths: int, depth: int) -> DraftTree:
     """The paths that come first in the dictionary instead of the first ones."""
-    return TreeView.from_pair(shortened(COIN, depth), sorted(self.paths[:, :depth].tolist())[:paths])
+    return DraftTree.from_pair(shortened(COIN, depth), sorted(self.paths[:, :depth].tolist())[:paths])
 
 
 @pytest.mark.parametrize("mutant", [sorted_paths, lambda view, paths, depth: view], ids=["chosen paths", "uncut"])
 def test_trees_that_are_not_of_the_first_paths_are_caught(
-    monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., TreeView]
+    monkeypatch: pytest.MonkeyPatch, mutant: Callable[..., DraftTree]
 ) -> None:
-    monkeypatch.setattr(TreeView, "restricted", mutant)
+    monkeypatch.setattr(DraftTree, "restricted", mutant)
     assert abs(tree_sums(COIN, 2, ("bv",))["bv", 1, 1] - exact(COIN, "bv", 1, 1)) > 1e-3
 
 
@@ -194,7 +196,7 @@ LARGE = make.softmax(21, 3, seed=7, temperature=0.4, draft_noise=0.7)
 """9,723 nodes."""
 
 
-def leaves_of(pair: DistPair, masses: Any, count: int, seed: int) -> list[int]:
+def leaves_of(pair: ModelPair, masses: Any, count: int, seed: int) -> list[int]:
     rng = np.random.default_rng(seed)
     return rng.choice(len(masses), size=count, p=masses / masses.sum()).tolist()
 
@@ -221,7 +223,7 @@ def test_tree_estimate_on_a_large_tree() -> None:
     for _ in range(100):
         leaves = rng.choice(21**3, size=2, p=LARGE.draft_paths[-1] / LARGE.draft_paths[-1].sum())
         paths = np.stack([leaves // 441, leaves // 21 % 21, leaves % 21], axis=1)
-        cells = on_tree(TreeView.from_pair(LARGE, paths), verifiers(names), settings)
+        cells = on_tree(DraftTree.from_pair(LARGE, paths), verifiers(names), settings)
         for shape, cell in zip(bound.shapes(settings), cells, strict=True):
             for name, value in cell.block_efficiency.items():
                 values.setdefault((name, *shape), []).append(value)

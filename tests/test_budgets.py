@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair
 
-from lpverify._array import as_float
-from lpverify._check import InputError
-from lpverify.dist import make
-from lpverify.dist.pair import DistPair
-from lpverify.dist.view import TreeView
-from lpverify.exact.budgets import (
+from lpverify.core import families as make
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import VerifyProblem
+from lpverify.errors import InputError
+from lpverify.exact.closed_form import (
     ALGORITHMS,
     block_efficiency,
     bv_budgets,
@@ -29,8 +29,8 @@ from lpverify.exact.budgets import (
     token_budgets,
 )
 from lpverify.exact.evaluate import evaluate
-from lpverify.problem import VerifyProblem
-from lpverify.verify import verifier
+from lpverify.numerics import as_float
+from lpverify.verifiers import verifier
 
 RANKED = ("gbv", "tgbv", "pbv", "ebv")
 
@@ -44,10 +44,10 @@ def tables(vocab: int, depth: int) -> st.SearchStrategy[list[Any]]:
 
 
 SIZES = st.sampled_from([(1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1), (5, 1)])
-PAIRS = SIZES.flatmap(lambda s: st.tuples(tables(*s), tables(*s))).map(lambda t: DistPair.from_levels(*t))
+PAIRS = SIZES.flatmap(lambda s: st.tuples(tables(*s), tables(*s))).map(lambda t: ModelPair.from_levels(*t))
 
 
-def coin(target: list[Any], draft: list[Any], depth: int) -> DistPair:
+def coin(target: list[Any], draft: list[Any], depth: int) -> ModelPair:
     return iid_pair([F(str(x)) for x in target], [F(str(x)) for x in draft], depth)
 
 
@@ -71,7 +71,7 @@ def antichains(vocab: int, depth: int) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("name", RANKED)
 @given(pair=PAIRS, paths=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_selected_law_and_budgets(name: str, pair: DistPair, paths: int) -> None:
+def test_selected_law_and_budgets(name: str, pair: ModelPair, paths: int) -> None:
     """Q* is a law of paths within the draft's support; f(cx) <= p f(c), f <= Q*; K = 1 is BV; floats agree."""
     exact = ranked_budgets(pair, paths, name)
     assert exact.selected[0].tolist() == [1]
@@ -101,7 +101,7 @@ def test_selected_law_is_in_the_coverage_polytope(name: str, vocab: int, depth: 
 
 @given(PAIRS)
 @settings(max_examples=25, deadline=None)
-def test_token_rule_is_not_better_than_block_verification(pair: DistPair) -> None:
+def test_token_rule_is_not_better_than_block_verification(pair: ModelPair) -> None:
     token, block = token_budgets(pair), bv_budgets(pair)
     assert all((a <= b).all() for a, b in zip(token.budgets, block.budgets, strict=True))
     if pair.depth == 1:
@@ -112,7 +112,7 @@ def test_token_rule_is_not_better_than_block_verification(pair: DistPair) -> Non
 @pytest.mark.parametrize("paths", [1, 2, 3, 4])
 def test_equal_laws_accept_everything(name: str, paths: int) -> None:
     rows = make.rational(3, 2, seed=4, denominator=7).draft
-    assert block_efficiency(DistPair.from_levels(rows, rows), name, paths) == 3
+    assert block_efficiency(ModelPair.from_levels(rows, rows), name, paths) == 3
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -126,7 +126,7 @@ def test_relabelling_tokens_changes_nothing(name: str) -> None:
     pair = random_pair(4, 2, seed=7)
     order = np.array([2, 0, 3, 1])
     mixed = [[level[0][:, order], level[1][order][:, order]] for level in (pair.target, pair.draft)]
-    assert block_efficiency(DistPair.from_levels(*mixed), name, 3) == pytest.approx(
+    assert block_efficiency(ModelPair.from_levels(*mixed), name, 3) == pytest.approx(
         block_efficiency(pair, name, 3), abs=1e-13
     )
 
@@ -188,7 +188,7 @@ def test_path_probabilities_of_1e_300(name: str, paths: int, place: int) -> None
     draft = [[tiny, F(1, 3), F(2, 3) - tiny], [F(1, 4), tiny, F(3, 4) - tiny]]
     target = [[F(1, 2), F(1, 4), F(1, 4)], [F(1, 8), F(1, 8), F(3, 4)]][place]
     rows = [[row] * 3**i for i, row in enumerate([draft[place], draft[place]])]
-    pair = DistPair.from_levels(*([np.array(x, dtype=object) for x in t] for t in ([[target], [target] * 3], rows)))
+    pair = ModelPair.from_levels(*([np.array(x, dtype=object) for x in t] for t in ([[target], [target] * 3], rows)))
     exact, floats = closed_form(pair, name, paths), closed_form(pair.floats, name, paths)
     for levels in zip(exact.selected + exact.budgets, floats.selected + floats.budgets, strict=True):
         assert levels[1] == pytest.approx(as_float(levels[0]), rel=1e-10, abs=1e-307)
@@ -200,7 +200,7 @@ def test_a_tiny_child_at_either_end_of_many_paths() -> None:
     tiny = F(1, 10**200)
     draft = np.array([[tiny, 1 - 3 * tiny, 2 * tiny]], dtype=object)
     target = np.array([[F(1, 2), F(1, 2), F(0)]], dtype=object)
-    pair = DistPair.from_levels([target], [draft])
+    pair = ModelPair.from_levels([target], [draft])
     exact, floats = (selected_law(p, 64, "gbv")[1] for p in (pair, pair.floats))
     assert floats[:2] == pytest.approx(as_float(exact[:2]), rel=1e-12, abs=0)
     assert floats[2] == 0 == float(exact[2])  # (2e-200)^64
@@ -219,7 +219,7 @@ def test_no_warning_and_no_nan(name: str, kind: str) -> None:
 def test_large_trees_are_split_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = random_pair(4, 4, seed=1)
     whole = [block_efficiency(pair, name, 3) for name in RANKED]
-    monkeypatch.setattr("lpverify.exact.budgets.CHUNK", 300)
+    monkeypatch.setattr("lpverify.exact.closed_form.CHUNK", 300)
     assert [block_efficiency(pair, name, 3) for name in RANKED] == pytest.approx(whole, abs=1e-14)
 
 
@@ -260,14 +260,14 @@ def test_repeated_paths_share_their_selection(name: str) -> None:
     pair = make.rational(3, 2, seed=1, denominator=5)
     path = [int(np.argmax(pair.draft[0][0] > 0))]
     path.append(int(np.argmax(pair.draft[1][path[0]] > 0)))
-    law = verifier(name)(TreeView.from_pair(pair, [path] * 3))
+    law = verifier(name)(DraftTree.from_pair(pair, [path] * 3))
     assert law.stop.sum() == 1
 
 
 # stored values
 
 
-def reference(path: Path, exact: bool) -> tuple[DistPair, dict[str, Any]]:
+def reference(path: Path, exact: bool) -> tuple[ModelPair, dict[str, Any]]:
     data = json.loads(path.read_text())
     depth = data["problem"]["depth"]
 
@@ -279,7 +279,7 @@ def reference(path: Path, exact: bool) -> tuple[DistPair, dict[str, Any]]:
         number = (lambda x: F(str(x))) if exact else float
         return [np.array([[number(x) for x in row] for row in level]) for level in levels]
 
-    pair = DistPair.from_levels(table(data["problem"]["target"]), table(data["problem"]["draft"]))
+    pair = ModelPair.from_levels(table(data["problem"]["target"]), table(data["problem"]["draft"]))
     return pair, data["block_efficiency"]
 
 

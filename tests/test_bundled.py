@@ -17,12 +17,12 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from lpverify._check import InputError  # noqa: E402
-from lpverify.decode import _smollm2  # noqa: E402
-from lpverify.decode._bundled import FOLDER, ROLES, load_tiny  # noqa: E402
-from lpverify.decode._smollm2 import LEFT_OUT, cache_folder, gguf_file, leave_out, load_smollm2, save  # noqa: E402
+from lpverify.decode import smollm2 as _smollm2  # noqa: E402
+from lpverify.decode.bundled_pair import FOLDER, ROLES, load_tiny  # noqa: E402
 from lpverify.decode.overlap import token_acceptance  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
+from lpverify.decode.smollm2 import LEFT_OUT, cache_folder, gguf_file, leave_out, load_smollm2, save  # noqa: E402
+from lpverify.errors import InputError  # noqa: E402
 
 RANGE = (0.55, 0.85)  # token acceptance at temperature 1 that the pair was made for
 MARGIN = 0.03  # a few hundred contexts: three standard errors of their mean, whose spread a context is about 0.2

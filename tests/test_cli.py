@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lpverify.cli import BROKEN_PIPE, INTERNAL, INTERRUPTED, app
-from lpverify.dist.files import example_names, load_problem
+from lpverify.core.problem_files import example_names, load_problem
 
 LAW = {"kind": "iid", "probs": [0.5, 0.5]}
 PROBLEM: dict[str, Any] = {"format": "lpverify/problem@1", "vocab": 2, "depth": 2, "target": LAW, "draft": LAW}
@@ -238,7 +238,7 @@ def test_internal_faults_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> No
     def broken(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("two\nlines")
 
-    monkeypatch.setattr("lpverify.dist.files.load_problem", broken)
+    monkeypatch.setattr("lpverify.core.problem_files.load_problem", broken)
     result = run("explain", "coin-2")
     assert result.exit_code == INTERNAL
     assert result.stderr == "lpverify: error: internal error, please report it: RuntimeError: two lines\n"
@@ -257,7 +257,7 @@ def test_other_ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, code:
     def broken(*arguments: Any, **options: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("lpverify.dist.files.load_problem", broken)
+    monkeypatch.setattr("lpverify.core.problem_files.load_problem", broken)
     monkeypatch.setattr("lpverify.cli._silence", lambda stream: None)
     result = run("explain", "coin-2")
     assert result.exit_code == code
@@ -397,8 +397,8 @@ def test_progress_shows_after_a_while_and_only_on_a_terminal() -> None:
 
     from rich.console import Console
 
-    from lpverify.cli._progress import SolveProgress
-    from lpverify.result import Round
+    from lpverify.cli.progress import SolveProgress
+    from lpverify.core.results import Round
 
     def shown(*, terminal: bool, delay: float) -> str:
         stream = io.StringIO()

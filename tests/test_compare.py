@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpverify._check import InputError
-from lpverify.dist import make
-from lpverify.dist.pair import DistPair
+from lpverify.core import families as make
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import VerifyProblem, load_problem
+from lpverify.errors import InputError
 from lpverify.exact import ranking
-from lpverify.exact.balance import balance, parse_prefix
+from lpverify.exact.breakdown import balance, parse_prefix
 from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison, parse_names
 from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selected_leaf_law
 from lpverify.lp import single_path
 from lpverify.lp.coverage import phi
-from lpverify.problem import VerifyProblem, load_problem
 
 REFERENCE = Path(__file__).parent / "data" / "reference"
 
@@ -77,7 +77,7 @@ def test_one_path_makes_every_order_block_verification() -> None:
 
 def test_one_step_by_hand() -> None:
     """p = (.3, .7), q = (.5, .5), K = 2: 1 first gives Q* = (.25, .75) and 1.95, 0 first 1.55."""
-    problem = VerifyProblem(DistPair.from_levels([[[0.3, 0.7]]], [[[0.5, 0.5]]]), 2)
+    problem = VerifyProblem(ModelPair.from_levels([[[0.3, 0.7]]], [[[0.5, 0.5]]]), 2)
     np.testing.assert_allclose(evaluate_orders(problem.pair, np.array([[1, 0], [0, 1]]), 2), [1.95, 1.55], rtol=1e-15)
     best = best_ranking(problem)
     assert (best.order.tolist(), best.orders_tried, best.complete) == ([1, 0], 2, True)
@@ -107,7 +107,7 @@ def test_local_search_finds_the_best_of_all_orders(seed: int) -> None:
 
 
 def test_one_possible_leaf() -> None:
-    pair = DistPair.from_levels([[[0.3, 0.7]]], [[[1.0, 0.0]]])
+    pair = ModelPair.from_levels([[[0.3, 0.7]]], [[[1.0, 0.0]]])
     best = best_ranking(VerifyProblem(pair, 3))
     assert (best.block_efficiency, best.order.tolist()) == (1.3, [0])
 
@@ -139,7 +139,7 @@ def rational_rows(size: int) -> st.SearchStrategy[list[Fraction]]:
 @given(st.integers(1, 5).flatmap(lambda size: st.tuples(rational_rows(size), rational_rows(size))))
 def test_balance_identities(rows: tuple[list[Fraction], list[Fraction]]) -> None:
     p, q = rows
-    result = balance(DistPair.from_levels([np.array([p])], [np.array([q])]))
+    result = balance(ModelPair.from_levels([np.array([p])], [np.array([q])]))
     assert result.emitted.tolist() == p
     assert result.law_error == 0
     assert result.accepted_mass + result.rejected_mass == 1

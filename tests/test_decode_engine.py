@@ -16,19 +16,19 @@ torch = pytest.importorskip("torch")
 from decode_cases import table_pair, tables  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
+from lpverify.core.draft_tree import DraftTree  # noqa: E402
 from lpverify.decode import baselines, engine  # noqa: E402
 from lpverify.decode.drafter import draft_paths  # noqa: E402
 from lpverify.decode.engine import Request, Settings, cut, generate  # noqa: E402
-from lpverify.decode.keys import Keys  # noqa: E402
 from lpverify.decode.load import load_model  # noqa: E402
 from lpverify.decode.metrics import Generation, RoundRecord, ratio, summarize  # noqa: E402
 from lpverify.decode.prompts import keyed, load_prompts  # noqa: E402
 from lpverify.decode.records import Records  # noqa: E402
+from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.run import ALGORITHMS, Progress, compare, parse_names  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
 from lpverify.decode.table import TableModel, TableTokenizer  # noqa: E402
-from lpverify.dist.view import TreeView  # noqa: E402
-from lpverify.verify import expected_accepted, verifier  # noqa: E402
+from lpverify.verifiers import expected_accepted, verifier  # noqa: E402
 
 CYCLE = table_pair([[[0, 1, 0, 0]], np.roll(np.eye(4), 1, axis=1)], [[[0, 1, 0, 0]], np.roll(np.eye(4), 1, axis=1)])
 """Always 1 2 3 0 1 2 3 0 ..., drafted without a miss."""
@@ -95,7 +95,7 @@ def test_verifiers_leave_the_rows_alone() -> None:  # fault S14
     pair = tables("skewed-3")
     drafted = draft_paths(pair.draft, pair.draft.start([]), 0, 3, 2, Sampling(), Keys(0, "x"), 0, 3)
     rows = torch.full((len(drafted.tree.parent), 3), 1 / 3, dtype=torch.float64)
-    view = TreeView(*drafted.tree.fields, rows.clone(), drafted.rows.clone())
+    view = DraftTree(*drafted.tree.fields, rows.clone(), drafted.rows.clone())
     for name in (*ALGORITHMS, *ALGORITHMS):
         if name not in ("autoregressive", "assisted"):
             float(expected_accepted(verifier(name)(view)))
@@ -149,7 +149,7 @@ def test_paths_of_one_prefix_draw_from_one_row() -> None:  # fault S13
 
 def test_placeholders_are_no_tokens() -> None:  # fault S4
     with pytest.raises(InputError, match="token -1"):
-        TreeView.build([[1, -1, -1]], [[0.5, 0.5]] * 4, [[0.5, 0.5]] * 3)
+        DraftTree.build([[1, -1, -1]], [[0.5, 0.5]] * 4, [[0.5, 0.5]] * 3)
     with pytest.raises(InputError, match="depth"):
         Settings(depth=0)
 
@@ -159,7 +159,7 @@ def test_expected_committed_is_expected_accepted_plus_1_away_from_the_end(name: 
     pair = tables("skewed-3")
     drafted = draft_paths(pair.draft, pair.draft.start([]), 0, 3, 2, Sampling(), Keys(0, "x"), 0, 3)
     rows = torch.softmax(torch.arange(3.0 * len(drafted.tree.parent), dtype=torch.float64).reshape(-1, 3).sin(), -1)
-    law = verifier(name)(TreeView(*drafted.tree.fields, rows, drafted.rows))
+    law = verifier(name)(DraftTree(*drafted.tree.fields, rows, drafted.rows))
     np.testing.assert_allclose(engine.expected_committed(law, 9, frozenset()), expected_accepted(law) + 1, rtol=1e-12)
     np.testing.assert_allclose(engine.expected_committed(law, 1, frozenset()), 1, rtol=1e-12)
     eos, brute = frozenset({1}), 0.0

@@ -11,9 +11,10 @@ torch = pytest.importorskip("torch")
 
 from decode_cases import assert_matches_exact_evaluation, table_pair, tables  # noqa: E402
 
-from lpverify.decode import drafter, engine, keys  # noqa: E402
-from lpverify.dist.view import TreeView  # noqa: E402
-from lpverify.verify import VERIFIERS, StopLaw, Verifier, verifier  # noqa: E402
+from lpverify.core.draft_tree import DraftTree  # noqa: E402
+from lpverify.decode import drafter, engine  # noqa: E402
+from lpverify.decode import rng as keys  # noqa: E402
+from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, verifier  # noqa: E402
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 SHAPES = (("token", 1, 1), ("bv", 3, 3), ("specinfer", 3, 2), ("traversal", 3, 2), ("traversal", 4, 1))
@@ -52,7 +53,7 @@ def test_long_runs_against_exact_evaluation(name: str) -> None:
     assert rounds >= 20_000  # 10 verifiers: at least 200,000 rounds
 
 
-def naive_correction(view: TreeView) -> StopLaw:
+def naive_correction(view: DraftTree) -> StopDistribution:
     """Draws the replacement from the target instead of the residual."""
     return replace(verifier("token")(view), rows=lambda node: view.target[node])
 

@@ -25,15 +25,15 @@ from transformers import (  # noqa: E402
 )
 
 from lpverify import InputError  # noqa: E402
+from lpverify.core.draft_tree import topology  # noqa: E402
 from lpverify.decode import cache as kv  # noqa: E402
 from lpverify.decode import engine, models  # noqa: E402
 from lpverify.decode.drafter import draft_paths  # noqa: E402
 from lpverify.decode.engine import Request, Settings, generate  # noqa: E402
-from lpverify.decode.keys import Keys  # noqa: E402
+from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
 from lpverify.decode.transformer import TransformersModel  # noqa: E402
-from lpverify.dist.view import topology  # noqa: E402
-from lpverify.verify import VERIFIERS, verifier  # noqa: E402
+from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
 
 V = 37
 ENDS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}

@@ -11,7 +11,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
-from lpverify.decode.keys import Keys, Role  # noqa: E402
+from lpverify.decode.rng import Keys, Role  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
 
 ROWS = st.lists(st.floats(-30, 30), min_size=1, max_size=9).map(lambda row: torch.tensor([row], dtype=torch.float64))

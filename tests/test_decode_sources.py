@@ -19,7 +19,7 @@ from lpverify.decode.load import load_model  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.prompts import load_prompts  # noqa: E402
 from lpverify.decode.transformer import TransformersModel  # noqa: E402
-from lpverify.verify import verifier  # noqa: E402
+from lpverify.verifiers import verifier  # noqa: E402
 
 BUNDLED = Path(lpverify.decode.__file__).parent / "bundled"
 

@@ -11,13 +11,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lpverify import VerifyProblem, make, solve
-from lpverify._array import as_float
-from lpverify.exact.budgets import block_efficiency
-from lpverify.verify import _entropic
-from lpverify.verify._entropic import coupling, entropic_split, onto_marginals, refined, spared_law
-from lpverify.verify._proportional import proportional_split
-from lpverify.verify._ranks import RankMeasure, whole
-from lpverify.verify._splits import lay_out
+from lpverify.exact.closed_form import block_efficiency
+from lpverify.numerics import as_float
+from lpverify.verifiers import ebv as _entropic
+from lpverify.verifiers.ebv import coupling, entropic_split, onto_marginals, refined, spared_law
+from lpverify.verifiers.pbv import proportional_split
+from lpverify.verifiers.rank_measure import RankMeasure, whole
+from lpverify.verifiers.splits import lay_out
 
 
 def rows(seed: int, vocab: int, alpha: float = 0.7, count: int = 1) -> tuple[Any, Any]:

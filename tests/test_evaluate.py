@@ -11,22 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_pair
 
-from lpverify._array import as_float, zeros
-from lpverify._check import InputError, SizeError
-from lpverify.dist import make
-from lpverify.dist.drafts import ordered_drafts
-from lpverify.dist.pair import DistPair, path_probabilities
-from lpverify.dist.view import TreeView
-from lpverify.exact import budgets
+from lpverify.core import families as make
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair, path_probabilities
+from lpverify.core.problem import VerifyProblem
+from lpverify.drafting.iid_paths import ordered_drafts
+from lpverify.errors import InputError, SizeError
+from lpverify.exact import closed_form as budgets
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp import one_step, transport
-from lpverify.problem import VerifyProblem
-from lpverify.verify import VERIFIERS, StopLaw, Verifier, expected_accepted, verifier
-from lpverify.verify._residual import positive_part, residual_law
-from lpverify.verify._walk import SequentialRule
-from lpverify.verify.block import block_law
-from lpverify.verify.specinfer import node_rule as specinfer_rule
-from lpverify.verify.traversal import traversal_law
+from lpverify.numerics import as_float, zeros
+from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, verifier
+from lpverify.verifiers.block import block_law
+from lpverify.verifiers.residual import positive_part, residual_law
+from lpverify.verifiers.specinfer import node_rule as specinfer_rule
+from lpverify.verifiers.top_down import SequentialRule
+from lpverify.verifiers.traversal import traversal_law
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).law is traversal_law)
@@ -36,12 +36,12 @@ def fractions(text: str) -> list[Fraction]:
     return [Fraction(x) for x in text.split()]
 
 
-def impossible(pair: DistPair) -> Any:
+def impossible(pair: ModelPair) -> Any:
     """Which sequences of L+1 tokens contain a token of target probability 0 (products may also underflow)."""
     return path_probabilities([rows > 0 for rows in (*pair.target, pair.bonus_rows)])[-1] == 0
 
 
-def permuted(pair: DistPair, order: list[int]) -> DistPair:
+def permuted(pair: ModelPair, order: list[int]) -> ModelPair:
     """The same laws with tokens renamed, in float or Fraction."""
 
     def rename(levels: Any) -> list[Any]:
@@ -51,7 +51,7 @@ def permuted(pair: DistPair, order: list[int]) -> DistPair:
             renamed.append(cube[np.ix_(*[order] * (i + 1))].reshape(rows.shape))
         return renamed
 
-    return DistPair.from_levels(rename(pair.target), rename(pair.draft))
+    return ModelPair.from_levels(rename(pair.target), rename(pair.draft))
 
 
 EXACT = {
@@ -135,7 +135,7 @@ def test_emitted_law_is_the_target_on_random_tables(shape: tuple[int, int], path
 
 
 @st.composite
-def float_pairs(draw: st.DrawFn) -> DistPair:
+def float_pairs(draw: st.DrawFn) -> ModelPair:
     """Tables with zeros, one-hot rows, ties and entries down to the smallest double."""
     size, depth = draw(SIZES)
     entries = st.sampled_from([0.0, 0.0, 1.0, 1.0, 2.0, 0.3, 1e-9, 1e-17, 1e-200, 5e-324])
@@ -149,12 +149,12 @@ def float_pairs(draw: st.DrawFn) -> DistPair:
             levels.append(rows / rows.sum(axis=1, keepdims=True))
         return levels
 
-    return DistPair.from_levels(table(), table())
+    return ModelPair.from_levels(table(), table())
 
 
 @settings(max_examples=80, deadline=None)
 @given(float_pairs(), st.integers(1, 2), st.sampled_from(NAMES))
-def test_emitted_law_is_the_target_on_extreme_tables(pair: DistPair, paths: int, name: str) -> None:
+def test_emitted_law_is_the_target_on_extreme_tables(pair: ModelPair, paths: int, name: str) -> None:
     result = evaluate(VerifyProblem(pair, paths), name, method="enumeration")
     assert result.law_error is not None
     assert result.law_error <= 1e-12
@@ -186,7 +186,7 @@ def test_mean_of_expected_accepted_is_block_efficiency(name: str) -> None:
     pair = EXACT["coin"]
     checked = verifier(name)
     mean = sum(
-        draft.probability * expected_accepted(checked(TreeView.from_pair(pair, draft.paths)))
+        draft.probability * expected_accepted(checked(DraftTree.from_pair(pair, draft.paths)))
         for draft in ordered_drafts(pair, 2)
     )
     assert 1 + mean == evaluate(VerifyProblem(pair, 2), name).block_efficiency
@@ -225,7 +225,7 @@ def test_transport_is_optimal_at_one_step(seed: int, paths: int) -> None:
 def test_block_acceptance_with_the_token_residual_is_caught() -> None:
     """S5: total variation exactly 1/50, P(2, 0) = .10 and P(2, 1) = .14, the first token's marginal exact."""
 
-    def faulty(view: TreeView) -> StopLaw:
+    def faulty(view: DraftTree) -> StopDistribution:
         law = block_law(view)
 
         def rows(node: int) -> Any:
@@ -233,7 +233,7 @@ def test_block_acceptance_with_the_token_residual_is_caught() -> None:
                 return law.rows(node)
             return residual_law(positive_part(view.target[node] - view.draft[node]), view.target[node])
 
-        return StopLaw(view, law.stop, rows)
+        return StopDistribution(view, law.stop, rows)
 
     pair = EXACT["S5"]
     result = evaluate(VerifyProblem(pair), Verifier("bv", faulty))
@@ -283,8 +283,8 @@ def test_fresh_sample_on_a_mismatch_is_caught() -> None:
 def test_traversal_needs_the_order_of_first_appearance() -> None:
     """Children in the order of token ids: the law breaks."""
 
-    def by_token(view: TreeView) -> StopLaw:
-        turned = TreeView.build(sorted(view.paths.tolist()), view.target, view.draft)
+    def by_token(view: DraftTree) -> StopDistribution:
+        turned = DraftTree.build(sorted(view.paths.tolist()), view.target, view.draft)
         return traversal_law(turned)
 
     pair = iid_pair(fractions(".2 .4 .4"), fractions(".6 .3 .1"), 1)

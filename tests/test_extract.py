@@ -21,29 +21,29 @@ torch = pytest.importorskip("torch")
 from decode_cases import table_pair, target_law  # noqa: E402
 from typer.testing import CliRunner, Result  # noqa: E402
 
-from lpverify._check import InputError, SizeError  # noqa: E402
 from lpverify.cli import app  # noqa: E402
-from lpverify.decode import extract as extraction  # noqa: E402
-from lpverify.decode import extract_folder as folders  # noqa: E402
-from lpverify.decode.contexts import Context, contexts, positions  # noqa: E402
+from lpverify.core import families as make  # noqa: E402
+from lpverify.core.model_pair import ModelPair  # noqa: E402
+from lpverify.core.problem import VerifyProblem  # noqa: E402
+from lpverify.core.problem_files import FOLDER_SETTINGS, load_problem  # noqa: E402
 from lpverify.decode.engine import Request, drafted_tree  # noqa: E402
-from lpverify.decode.extract import Settings, extract  # noqa: E402
-from lpverify.decode.keys import Keys  # noqa: E402
 from lpverify.decode.metrics import Stopwatch  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.prompts import keyed  # noqa: E402
+from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
-from lpverify.decode.session import OpenPair, open_pair  # noqa: E402
 from lpverify.decode.table import TableModel, rooted_pair  # noqa: E402
-from lpverify.dist import make  # noqa: E402
-from lpverify.dist.files import FOLDER_SETTINGS, load_problem  # noqa: E402
-from lpverify.dist.pair import DistPair  # noqa: E402
+from lpverify.errors import InputError, SizeError  # noqa: E402
 from lpverify.exact.evaluate import evaluate  # noqa: E402
 from lpverify.lp.coverage import node_relaxation  # noqa: E402
 from lpverify.lp.solve import solve  # noqa: E402
-from lpverify.problem import VerifyProblem  # noqa: E402
-from lpverify.verify import VERIFIERS, verifier  # noqa: E402
-from lpverify.verify.base import expected_accepted  # noqa: E402
+from lpverify.studies import extract as extraction  # noqa: E402
+from lpverify.studies import extract_folder as folders  # noqa: E402
+from lpverify.studies.contexts import Context, contexts, positions  # noqa: E402
+from lpverify.studies.extract import Settings, extract  # noqa: E402
+from lpverify.studies.session import OpenPair, open_pair  # noqa: E402
+from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
+from lpverify.verifiers.base import expected_accepted  # noqa: E402
 
 ALGORITHMS = tuple(name for name in VERIFIERS if name != "policy")
 """Those without an LP solution in them; `policy` attains the optimum, which is compared itself."""
@@ -82,14 +82,14 @@ def states(models: Pair, context: tuple[int, ...]) -> tuple[int, int]:
     return models.target.start(context).states[0], models.draft.start(context).states[0]  # type: ignore[attr-defined]
 
 
-def full_problem(models: Pair, context: tuple[int, ...], depth: int, sampling: Sampling) -> DistPair:
+def full_problem(models: Pair, context: tuple[int, ...], depth: int, sampling: Sampling) -> ModelPair:
     """The truncated laws over the whole vocabulary: nothing merged, every subtree with its own rows."""
     pair = rooted_pair(models.target, models.draft, states(models, context), depth)
     truncated = []
     for levels in (pair.target, pair.draft):
         logits = [torch.log(torch.tensor(np.array(level))) for level in levels]
         truncated.append([probabilities(rows, sampling).numpy() for rows in logits])
-    return DistPair.from_levels(*truncated)
+    return ModelPair.from_levels(*truncated)
 
 
 @pytest.mark.parametrize("algorithm", [*ALGORITHMS, "optimum", "node relaxation"])
@@ -117,9 +117,9 @@ def test_every_value_is_that_of_the_whole_vocabulary(
 def test_draft_only_tokens_must_stay_apart() -> None:
     """The negative control of the mapping: two of them in one slot change Traversal and OT, and nothing else."""
     target, draft = np.array([0.5, 0.2, 0.3, 0, 0]), np.array([0.2, 0.3, 0, 0.3, 0.2])
-    whole = DistPair.from_levels([[target], [target] * 5], [[draft], [draft] * 5])
+    whole = ModelPair.from_levels([[target], [target] * 5], [[draft], [draft] * 5])
     merged_target, merged_draft = [0.5, 0.2, 0.3, 0.0], [0.2, 0.3, 0, 0.5]
-    merged = DistPair.from_levels([[merged_target], [merged_target] * 4], [[merged_draft], [merged_draft] * 4])
+    merged = ModelPair.from_levels([[merged_target], [merged_target] * 4], [[merged_draft], [merged_draft] * 4])
     moved = {
         name: evaluate(VerifyProblem(merged, 2), name).block_efficiency
         - evaluate(VerifyProblem(whole, 2), name).block_efficiency

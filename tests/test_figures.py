@@ -12,18 +12,18 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from lpverify._check import InputError
+from experiments.figures import figure_data
+from experiments.figures.figure_data import Work
 from lpverify.cli import app
+from lpverify.errors import InputError
 from lpverify.exact.compare import OPTIMUM, RELAXATION
-from lpverify.report import figure_data
-from lpverify.report.figure_data import Work
 
 pytest.importorskip("matplotlib")
 
 from matplotlib.collections import LineCollection
 
-from lpverify.report import plots_paper
-from lpverify.report.figures import FIGURES, available, draw, make, stored
+from experiments.figures import plots_paper
+from experiments.figures.figures import FIGURES, available, draw, make, stored
 
 PUBLISHED = Path(__file__).parents[1] / "paper_figs"
 TOLERANCE = 2e-8

@@ -19,16 +19,16 @@ pytest.importorskip("matplotlib")
 from matplotlib.collections import LineCollection
 
 import lpverify
-from lpverify._check import InputError
+from experiments.figures import plots_paper, plots_real, real_data, real_jobs, table_real
+from experiments.figures.figure_data import Work
+from experiments.figures.figures import FIGURES, available, make, stored
+from experiments.figures.real_data import UPPER, quotient
+from experiments.figures.real_jobs import Real
+from experiments.figures.real_prompts import BUILT_IN, mixed, prompt_sets
 from lpverify.cli import app
 from lpverify.decode.metrics import ratio
+from lpverify.errors import InputError
 from lpverify.exact.compare import OPTIMUM
-from lpverify.report import plots_paper, plots_real, real_data, real_jobs, table_real
-from lpverify.report.figure_data import Work
-from lpverify.report.figures import FIGURES, available, make, stored
-from lpverify.report.real_data import UPPER, quotient
-from lpverify.report.real_jobs import Real
-from lpverify.report.real_prompts import BUILT_IN, mixed, prompt_sets
 
 PUBLISHED = Path(__file__).parents[1] / "paper_figs"
 MODELS = [name for name, figure in FIGURES.items() if figure.models]
@@ -314,7 +314,7 @@ def test_one_prompt_has_no_standard_error(tmp_path: Path) -> None:
 
 
 def test_pairs_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lpverify.decode._smollm2.PACKAGE", "no-such-package")
+    monkeypatch.setattr("lpverify.decode.smollm2.PACKAGE", "no-such-package")
     assert set(real_jobs.left_out("full")) == {"smollm2", "smollm2-distilled"}
     assert [job.pair for job in real_jobs.measured("full", Real(tmp_path), print)] == ["tiny"]
     asked = real_jobs.measured("full", Real(tmp_path, ("gsm=questions", "humaneval=code"), ("smollm2", "tiny")), print)

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lpverify._check import InputError, SizeError
-from lpverify.dist import make
-from lpverify.dist.files import MAX_FILE_BYTES, example_names, load_problem, save_problem
-from lpverify.dist.pair import DistPair
-from lpverify.dist.problem_format import FORMAT, ProblemFile, parse_problem, problem_document
-from lpverify.dist.tree import prefixes
-from lpverify.problem import VerifyProblem
-from lpverify.problem import load_problem as load_with_paths
+from lpverify.core import families as make
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.prefix_tree import prefixes
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.problem import load_problem as load_with_paths
+from lpverify.core.problem_files import MAX_FILE_BYTES, example_names, load_problem, save_problem
+from lpverify.core.problem_format import FORMAT, ProblemFile, parse_problem, problem_document
+from lpverify.errors import InputError, SizeError
 
 REFERENCE = sorted((Path(__file__).parent / "data" / "reference").glob("*.json"))
 
@@ -348,7 +348,7 @@ def test_exact_arithmetic_asked_for_and_not_to_be_had(tmp_path: Path) -> None:
 # ---- what is written ----
 
 
-def assert_same(first: DistPair, second: DistPair) -> None:
+def assert_same(first: ModelPair, second: ModelPair) -> None:
     assert first.tokens == second.tokens
     assert first.rational == second.rational
     for a, b in zip((*first.target, *first.draft), (*second.target, *second.draft), strict=True):
@@ -391,7 +391,7 @@ def test_saved_tables_use_the_shortest_kind() -> None:
 
 def test_awkward_labels_survive(tmp_path: Path) -> None:
     labels = [' "quoted"', "[ a, b ]", "\n", "\\", "\u00e9\U0001f600"]
-    pair = DistPair.from_levels([np.full((1, 5), 0.2)], [np.full((1, 5), 0.2)], tokens=labels)
+    pair = ModelPair.from_levels([np.full((1, 5), 0.2)], [np.full((1, 5), 0.2)], tokens=labels)
     save_problem(ProblemFile(pair, "[ 1,\n 2 ]", "{ }"), tmp_path / "x.json")
     again = load_problem(tmp_path / "x.json")
     assert list(again.pair.tokens) == labels
@@ -454,7 +454,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(place for key, entry in inside for place in places(entry, (*path, key)))]
 
 
-def attempt(path: Path, normalize: bool) -> DistPair | str:
+def attempt(path: Path, normalize: bool) -> ModelPair | str:
     """The problem's pair, or the message of the InputError; anything else is a failure."""
     try:
         return load_problem(path, normalize=normalize).pair
@@ -499,4 +499,4 @@ def test_damaged_bytes_never_raise_anything_else(cut: int, insert: bytes, tmp_pa
     content = json.dumps(document()).encode()
     path = write(tmp_path, content[:cut] + insert + content[cut + 1 :])
     outcome = attempt(path, False)
-    assert isinstance(outcome, DistPair) or outcome.startswith(str(path))
+    assert isinstance(outcome, ModelPair) or outcome.startswith(str(path))

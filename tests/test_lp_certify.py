@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import random_pair, rational_pair
 
-from lpverify._array import as_float, total
-from lpverify._check import InputError
+from lpverify.core.results import Certificate, RankTable
+from lpverify.errors import InputError
 from lpverify.lp import antichain, certify, coverage, one_step, single_path
-from lpverify.result import Certificate, RankTable
+from lpverify.numerics import as_float, total
 
 VOCAB, DEPTH, PATHS = 3, 2, 3
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from lp_cases import random_pair, rational_pair
 
-from lpverify._check import InputError, SizeError
+from lpverify.errors import InputError, SizeError
 from lpverify.lp import antichain, certify, coverage, cvx, single_path
 from lpverify.lp.rational import exact_optimum, level_sets
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_pair
 
-from lpverify._check import InputError, SizeError
+from lpverify.errors import InputError, SizeError
 from lpverify.lp import antichain, coverage, one_step, single_path, transport
 
 TINY = [(2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (4, 1)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lpverify.lp._highs import LinearProgram, Model, SolverError, solve
+from lpverify.lp.highs import LinearProgram, Model, SolverError, solve
 
 INF = np.inf
 
@@ -70,7 +70,7 @@ def test_no_point_is_an_error():
 def test_prints_nothing():
     """Standard output belongs to JSON; HiGHS prints a banner once per process unless told not to."""
     code = (
-        "import numpy as np; from scipy import sparse; from lpverify.lp._highs import LinearProgram, solve; "
+        "import numpy as np; from scipy import sparse; from lpverify.lp.highs import LinearProgram, solve; "
         "a = np.ones(1); solve(LinearProgram(a, sparse.csr_array(np.ones((1, 1))), 0 * a, a, 0 * a, a))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpverify import _check
-from lpverify.dist import make
-from lpverify.dist.pair import DistPair
-from lpverify.exact.audit_cases import cases
+from lpverify import errors
+from lpverify.auditing.cases import cases
+from lpverify.core import families as make
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import VerifyProblem, load_problem
+from lpverify.core.results import RankTable, Round
 from lpverify.lp import antichain, certify, dense, quantile, transport
-from lpverify.lp._heights import Heights
-from lpverify.lp._tree_newton import Factorisation, RightSide
+from lpverify.lp.bins import Heights
 from lpverify.lp.coverage import node_relaxation, phi, phi_mean_slope, phi_slope
 from lpverify.lp.solve import METHODS, solve
-from lpverify.problem import VerifyProblem, load_problem
-from lpverify.result import RankTable, Round
+from lpverify.lp.tree_newton import Factorisation, RightSide
 
 REFERENCE = sorted((Path(__file__).parent / "data" / "reference").glob("*.json"))
 
@@ -47,7 +47,7 @@ def test_reference_optima(file: Path) -> None:
 
 @pytest.mark.parametrize("pair", TINY)
 @pytest.mark.parametrize("paths", [2, 3])
-def test_three_formulations_agree_and_every_round_encloses_the_optimum(pair: DistPair, paths: int) -> None:
+def test_three_formulations_agree_and_every_round_encloses_the_optimum(pair: ModelPair, paths: int) -> None:
     rounds: list[Round] = []
     solution = quantile.solve(pair, paths, progress=rounds.append)
     reference = transport.solve(pair, paths).value
@@ -89,7 +89,7 @@ def test_subnormal_draft_masses(name: str) -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_one_token_vocabulary(depth: int) -> None:
-    pair = DistPair.from_levels([[[1.0]]] * depth, [[[1.0]]] * depth)
+    pair = ModelPair.from_levels([[[1.0]]] * depth, [[[1.0]]] * depth)
     assert quantile.solve(pair, 4).value == pytest.approx(depth + 1, abs=1e-9)
 
 
@@ -101,7 +101,7 @@ def test_theorems(seed: int, vocab_size: int, depth: int, paths: int) -> None:
     fewer, more = quantile.solve(pair, paths, tolerance=1e-8), quantile.solve(pair, paths + 1, tolerance=1e-8)
     assert fewer.lower_bound <= more.upper_bound + 1e-12
     assert fewer.lower_bound <= node_relaxation(pair, paths)[0] + 1e-12
-    same = DistPair.from_levels(pair.target, pair.target)
+    same = ModelPair.from_levels(pair.target, pair.target)
     assert quantile.solve(same, paths).value == pytest.approx(depth + 1, abs=1e-9)
 
 
@@ -128,10 +128,10 @@ def test_bounds_hold_when_time_is_up_at_once() -> None:
 
 def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantile, "MAX_NODES", 10)
-    with pytest.raises(_check.SizeError, match="14 nodes is more than 10"):
+    with pytest.raises(errors.SizeError, match="14 nodes is more than 10"):
         quantile.solve(make.dirichlet(2, 3, 0), 2)
     monkeypatch.setattr(dense, "MAX_ENTRIES", 100)
-    with pytest.raises(_check.SizeError, match="320 table entries is more than 100; use the method quantile"):
+    with pytest.raises(errors.SizeError, match="320 table entries is more than 100; use the method quantile"):
         dense.solve(make.dirichlet(2, 3, 0), 2)
 
 
@@ -167,11 +167,11 @@ class TestSolve:
         ],
     )
     def test_bad_arguments(self, arguments: dict[str, object], message: str) -> None:
-        with pytest.raises(_check.InputError, match=message):
+        with pytest.raises(errors.InputError, match=message):
             solve(self.problem, **arguments)  # type: ignore[arg-type]
 
     def test_exact_needs_fractions(self) -> None:
-        with pytest.raises(_check.InputError, match="expected rational probabilities"):
+        with pytest.raises(errors.InputError, match="expected rational probabilities"):
             solve(VerifyProblem(make.dirichlet(2, 2, 0), 2), exact=True)
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
-from lpverify._array import as_float
-from lpverify._check import InputError, SizeError
-from lpverify.lp import _exact_basis, _highs, antichain, certify, one_step, single_path, transport
-from lpverify.lp._elimination import solve_square
+from lpverify.errors import InputError, SizeError
+from lpverify.lp import antichain, certify, exact_basis, highs, one_step, single_path, transport
+from lpverify.lp.elimination import solve_square
 from lpverify.lp.rational import exact_optimum, level_sets
+from lpverify.numerics import as_float
 
 COIN = [Fraction(1, 4), Fraction(3, 4)], [Fraction(3, 5), Fraction(2, 5)]
 
@@ -88,11 +88,11 @@ def test_a_basis_beyond_float_tolerance_is_refined(vocab, depth, seed):
 @pytest.mark.parametrize("seed", [0, 2, 4, 5])  # seeds whose basis has multipliers that count as decided
 def test_refined_objective_is_the_old_one_on_its_equations(seed, monkeypatch):
     """``sum x`` = refined objective + multipliers of the equations, scaled: an identity that holds at every basis."""
-    monkeypatch.setattr(_exact_basis, "REACH", 1.0)  # so that some rows and columns count as decided
+    monkeypatch.setattr(exact_basis, "REACH", 1.0)  # so that some rows and columns count as decided
     pair = rational_pair(3, 3, seed, 50)
-    rows = _exact_basis.CoverageRows(pair, 2)
+    rows = exact_basis.CoverageRows(pair, 2)
     noise = np.random.default_rng(seed).uniform(-2, 2, pair.nodes)
-    point = _highs.solve(replace(rows.program(), objective=noise))
+    point = highs.solve(replace(rows.program(), objective=noise))
     vertex = rows.vertex(point.basic_columns, point.basic_rows)
     # the basis belongs to another objective, so something is wrong with it
     refined = rows.refined(vertex)

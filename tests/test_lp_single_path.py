@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_pair
 
-from lpverify._check import SizeError
+from lpverify.errors import SizeError
 from lpverify.lp import certify, single_path
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lpverify._check import InputError, SizeError
-from lpverify.dist import make
-from lpverify.dist.pair import DistPair
+from lpverify.core import families as make
+from lpverify.core.model_pair import ModelPair
+from lpverify.errors import InputError, SizeError
 
-FAMILIES: dict[str, Callable[..., DistPair]] = {
+FAMILIES: dict[str, Callable[..., ModelPair]] = {
     "dirichlet": make.dirichlet,
     "markov": make.markov,
     "softmax": make.softmax,
@@ -26,11 +26,11 @@ FAMILIES: dict[str, Callable[..., DistPair]] = {
 FALSE_ALARM = 1e-6  # of every sampled check; the seeds are fixed, so a pass stays a pass
 
 
-def rows(pair: DistPair) -> tuple[Any, Any]:
+def rows(pair: ModelPair) -> tuple[Any, Any]:
     return np.concatenate(pair.target), np.concatenate(pair.draft)
 
 
-def same(first: DistPair, second: DistPair) -> bool:
+def same(first: ModelPair, second: ModelPair) -> bool:
     return all(
         (a == b).all() for a, b in zip((*first.target, *first.draft), (*second.target, *second.draft), strict=True)
     )
@@ -38,24 +38,24 @@ def same(first: DistPair, second: DistPair) -> bool:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 class TestEveryFamily:
-    def test_levels_do_not_depend_on_the_depth(self, family: Callable[..., DistPair]) -> None:
+    def test_levels_do_not_depend_on_the_depth(self, family: Callable[..., ModelPair]) -> None:
         short, long = family(3, 2, 11), family(3, 4, 11)
-        assert same(short, DistPair.from_levels(long.target[:2], long.draft[:2]))
+        assert same(short, ModelPair.from_levels(long.target[:2], long.draft[:2]))
 
-    def test_seed_decides_and_nothing_else(self, family: Callable[..., DistPair]) -> None:
+    def test_seed_decides_and_nothing_else(self, family: Callable[..., ModelPair]) -> None:
         before = np.random.get_state()[1].tolist()  # noqa: NPY002
         first = family(4, 2, 5)
         assert same(first, family(4, 2, 5))
         assert not same(first, family(4, 2, 6))
         assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
-    def test_generator_as_seed(self, family: Callable[..., DistPair]) -> None:
+    def test_generator_as_seed(self, family: Callable[..., ModelPair]) -> None:
         rng = np.random.default_rng(3)
         first, second = family(4, 2, rng), family(4, 2, rng)
         assert not same(first, second)
         assert same(first, family(4, 2, np.random.default_rng(3)))
 
-    def test_levels_are_different_streams(self, family: Callable[..., DistPair]) -> None:
+    def test_levels_are_different_streams(self, family: Callable[..., ModelPair]) -> None:
         target, draft = rows(family(4, 4, 0))
         assert len({tuple(row) for row in np.hstack([target, draft]).tolist()}) > 4
 
@@ -70,12 +70,12 @@ class TestEveryFamily:
         ],
     )
     def test_bad_arguments(
-        self, family: Callable[..., DistPair], vocab: Any, depth: Any, seed: Any, match: str
+        self, family: Callable[..., ModelPair], vocab: Any, depth: Any, seed: Any, match: str
     ) -> None:
         with pytest.raises(InputError, match=match):
             family(vocab, depth, seed)
 
-    def test_too_large(self, family: Callable[..., DistPair]) -> None:
+    def test_too_large(self, family: Callable[..., ModelPair]) -> None:
         with pytest.raises(SizeError, match="problem: a table of at least 111111110 entries is more than 50000000"):
             family(10, 9, 0)
 

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import wrong_verifiers as w
 
-from lpverify.exact.audit import audit
-from lpverify.exact.audit_cases import Case, iid
-from lpverify.problem import VerifyProblem
-from lpverify.verify import _residual, _selection, traversal
+from lpverify.auditing.audit import audit
+from lpverify.auditing.cases import Case, iid
+from lpverify.core.problem import VerifyProblem
+from lpverify.verifiers import rank_selection as _selection
+from lpverify.verifiers import residual as _residual
+from lpverify.verifiers import traversal
 
 
 def case(target: str, draft: str, depth: int = 1, paths: int = 1, name: str = "case") -> list[Case]:

@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import REFERENCE, iid_pair, random_pair, reference_pair
 
-from lpverify._array import as_float, total
-from lpverify._check import InputError
-from lpverify.dist import make
-from lpverify.dist.drafts import ordered_drafts
-from lpverify.dist.pair import DistPair
-from lpverify.dist.view import TreeView
+from lpverify.core import families as make
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.results import RankTable
+from lpverify.drafting.iid_paths import ordered_drafts
+from lpverify.errors import InputError
 from lpverify.exact.evaluate import build, evaluate
 from lpverify.lp import certify, one_step, single_path
 from lpverify.lp.solve import solve
-from lpverify.problem import VerifyProblem
-from lpverify.result import RankTable
-from lpverify.verify import expected_accepted, verifier
-from lpverify.verify.policy import bin_laws
+from lpverify.numerics import as_float, total
+from lpverify.verifiers import expected_accepted, verifier
+from lpverify.verifiers.policy import bin_laws
 
 
 def fractions(text: str) -> list[Fraction]:
@@ -91,15 +91,15 @@ def test_closed_form_of_one_step() -> None:
 
 
 @pytest.mark.parametrize("pair", [COIN, make.rational(3, 2, seed=2)], ids=["coin", "tree"])
-def test_one_path_is_block_verification(pair: DistPair) -> None:
+def test_one_path_is_block_verification(pair: ModelPair) -> None:
     """Equal stop laws, in Fractions, on every path."""
     policy, block = build("policy", VerifyProblem(pair, 1)), verifier("bv")
     for draft in ordered_drafts(pair, 1):
-        view = TreeView.from_pair(pair, draft.paths)
+        view = DraftTree.from_pair(pair, draft.paths)
         first, second = policy(view), block(view)
         assert (first.stop == second.stop).all()
         for node in np.flatnonzero(first.stop > 0).tolist():
-            assert (first.next_law(node) == second.next_law(node)).all()
+            assert (first.next_token(node) == second.next_token(node)).all()
 
 
 @pytest.mark.parametrize("paths", [1, 2, 4])
@@ -137,8 +137,8 @@ def test_a_table_with_wrong_marginals_is_not() -> None:
 def test_exact_certificate_runs_on_floats_too() -> None:
     exact = build("policy", VerifyProblem(COIN, 3))
     inexact = build("policy", VerifyProblem(COIN.floats, 3))
-    view = TreeView.from_pair(COIN, [(0, 1), (1, 1), (1, 1)])
-    floats = TreeView.from_pair(COIN.floats, view.paths)
+    view = DraftTree.from_pair(COIN, [(0, 1), (1, 1), (1, 1)])
+    floats = DraftTree.from_pair(COIN.floats, view.paths)
     assert as_float(exact(view).stop) == pytest.approx(exact(floats).stop, abs=1e-15)
     assert expected_accepted(exact(floats)) == pytest.approx(expected_accepted(inexact(floats)), abs=1e-3)
     with pytest.raises(InputError, match="policy: got rows of Fractions, expected floats"):
@@ -149,11 +149,11 @@ def test_tensors_agree() -> None:
     torch: Any = pytest.importorskip("torch")
     pair = make.dirichlet(3, 2, seed=1)
     policy = build("policy", VerifyProblem(pair, 3))
-    view = TreeView.from_pair(pair, [(0, 1), (2, 1), (0, 1)])
-    on_torch = policy(TreeView.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft)))
+    view = DraftTree.from_pair(pair, [(0, 1), (2, 1), (0, 1)])
+    on_torch = policy(DraftTree.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft)))
     assert on_torch.stop.numpy() == pytest.approx(policy(view).stop, abs=1e-15)
     for node in np.flatnonzero(policy(view).stop > 0).tolist():
-        assert on_torch.next_law(node).numpy() == pytest.approx(policy(view).next_law(node), abs=1e-15)
+        assert on_torch.next_token(node).numpy() == pytest.approx(policy(view).next_token(node), abs=1e-15)
 
 
 def test_law_of_the_bin_has_the_table_as_joint_law() -> None:
@@ -168,7 +168,7 @@ def test_law_of_the_bin_has_the_table_as_joint_law() -> None:
 def test_refused() -> None:
     policy = build("policy", VerifyProblem(COIN, 2))
     with pytest.raises(InputError, match="drafts of the policy: got 1 paths of 2 out of 2 tokens, expected 2 paths"):
-        policy(TreeView.from_pair(COIN, [(0, 1)]))
+        policy(DraftTree.from_pair(COIN, [(0, 1)]))
     one = iid_pair(fractions("1/4 3/4"), fractions("3/5 2/5"), 1)
     with pytest.raises(InputError, match="optimum: got a solution without a certificate"):
         verifier("policy", one_step.solve(one, 2))

@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("torch")
 
 from lpverify import InputError
-from lpverify.decode.on_path import TextRows
-from lpverify.decode.renewal import run_on_text
-from lpverify.dist.pair import DistPair
-from lpverify.dist.view import TreeView
-from lpverify.verify import verifier
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair
+from lpverify.studies.rounds import run_on_text
+from lpverify.studies.teacher_forced import TextRows
+from lpverify.verifiers import verifier
 
 VOCAB, DEPTH, LENGTH = 2, 2, 3
 TARGET = np.array([[0.9, 0.1], [0.35, 0.65]])  # Markov: the row after token 0, after token 1
@@ -38,14 +38,14 @@ def enumerated_rounds(name: str, paths: int) -> float:
     def ends(last: int) -> list[tuple[int, int, float]]:
         """(tokens committed, last of them, probability) of one round after token ``last``."""
         levels = chain(TARGET, last, DEPTH + 1)
-        pair = DistPair.from_levels(levels[:DEPTH], chain(DRAFT, last, DEPTH), bonus=levels[DEPTH])
+        pair = ModelPair.from_levels(levels[:DEPTH], chain(DRAFT, last, DEPTH), bonus=levels[DEPTH])
         found = []
         for drafted in itertools.product(itertools.product(range(VOCAB), repeat=DEPTH), repeat=paths):
             mass = np.prod([DRAFT[a, b] for path in drafted for a, b in zip((last, *path), path, strict=False)])
-            law = algorithm(TreeView.from_pair(pair, drafted))
+            law = algorithm(DraftTree.from_pair(pair, drafted))
             for node, stop in enumerate(law.stop):
                 if stop > 0:
-                    for token, p in enumerate(law.next_law(node)):
+                    for token, p in enumerate(law.next_token(node)):
                         found.append((int(law.view.depth[node]) + 1, token, float(mass * stop * p)))
         return found
 
@@ -83,11 +83,12 @@ def test_runs_of_a_pair_end_where_its_texts_end() -> None:
     """As many tokens as the target alone writes with the same uniforms; ratios are of totals over prompts."""
     import torch
 
-    from lpverify.decode import renewal, table
-    from lpverify.decode.contexts import target_text
+    from lpverify.decode import table
     from lpverify.decode.engine import Request
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
+    from lpverify.studies import rounds as renewal
+    from lpverify.studies.contexts import target_text
 
     device = torch.device("cpu")
     pair = Pair(*(table.load("markov-3", role, device)[0] for role in ("target", "draft")))

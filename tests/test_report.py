@@ -9,10 +9,10 @@ from fractions import Fraction
 import pandas as pd
 import pytest
 
-from lpverify._check import InputError
+from lpverify.core.results import LpSolution
+from lpverify.errors import InputError
 from lpverify.exact.compare import COLUMNS, OPTIMUM, RANKING, RELAXATION
 from lpverify.report import tables
-from lpverify.result import LpSolution
 
 
 def frame(values: dict[int, dict[str, float]], optimum: dict[int, float]) -> pd.DataFrame:

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from experiments.figures.figures import FIGURES
 from lpverify.cli import app
-from lpverify.report.figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "REPRODUCING.md").read_text()

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpverify._array import as_float
-from lpverify.verify._blocks import blocks, in_blocks
-from lpverify.verify._proportional import atoms, minorant_groups, proportional_split
-from lpverify.verify._ranks import RankMeasure, compact, mean_density, ratio_order, stacked, whole
-from lpverify.verify._selection import smallest_rank
-from lpverify.verify._splits import lay_out, ordered_split, overlaps
-from lpverify.verify._tempered import tempered_split, tempering
+from lpverify.numerics import as_float
+from lpverify.verifiers.pbv import atoms, minorant_groups, proportional_split
+from lpverify.verifiers.rank_measure import RankMeasure, compact, mean_density, ratio_order, stacked, whole
+from lpverify.verifiers.rank_selection import smallest_rank
+from lpverify.verifiers.splits import lay_out, ordered_split, overlaps
+from lpverify.verifiers.tgbv import tempered_split, tempering
+from lpverify.verifiers.token_buckets import blocks, in_blocks
 
 RULES = {"gbv": ordered_split, "tgbv": tempered_split, "pbv": proportional_split}
 

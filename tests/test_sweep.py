@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from lpverify._check import InputError
 from lpverify.cli import app
-from lpverify.dist import make
-from lpverify.exact import compare, sweep, sweep_run
-from lpverify.exact.sweep import NAMES, Task, load_tasks, run_task, tasks
-from lpverify.exact.sweep_run import RowFile, run_sweep
-from lpverify.problem import VerifyProblem
+from lpverify.core import families as make
+from lpverify.core.problem import VerifyProblem
+from lpverify.errors import InputError
+from lpverify.exact import compare
+from lpverify.sweep import config as sweep
+from lpverify.sweep import run as sweep_run
+from lpverify.sweep.config import NAMES, Task, load_tasks, run_task, tasks
+from lpverify.sweep.run import RowFile, run_sweep
 
 CONFIG = """
 vocab = 2

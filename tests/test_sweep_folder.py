@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lpverify.cli import app
-from lpverify.dist.files import FOLDER_SETTINGS, load_problem, save_problem
-from lpverify.exact import compare, sweep
-from lpverify.exact.sweep import load_tasks, run_task
-from lpverify.exact.sweep_run import run_sweep
-from lpverify.problem import VerifyProblem
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.problem_files import FOLDER_SETTINGS, load_problem, save_problem
+from lpverify.exact import compare
+from lpverify.sweep import config as sweep
+from lpverify.sweep.config import load_tasks, run_task
+from lpverify.sweep.run import run_sweep
 
 CONFIG = """
 vocab = 7

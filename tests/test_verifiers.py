@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
-from lpverify._array import as_float, as_fractions
-from lpverify._check import InputError, SizeError
-from lpverify.dist import make
-from lpverify.dist.pair import DistPair
-from lpverify.dist.view import TreeView
-from lpverify.verify import VERIFIERS, draw, expected_accepted, optimal_transport, spectr, verifier
-from lpverify.verify.draw import pick
+from lpverify.core import families as make
+from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair
+from lpverify.errors import InputError, SizeError
+from lpverify.numerics import as_float, as_fractions
+from lpverify.verifiers import VERIFIERS, expected_accepted, optimal_transport, sample, spectr, verifier
+from lpverify.verifiers.sample import pick
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 WALKERS = tuple(name for name in NAMES if verifier(name).node_rule)
@@ -140,17 +140,17 @@ def test_transport_refuses_large_supports() -> None:
 # one tree
 
 
-def trees(pair: DistPair, paths: int, count: int, seed: int = 0) -> list[TreeView]:
+def trees(pair: ModelPair, paths: int, count: int, seed: int = 0) -> list[DraftTree]:
     """Views of ``count`` random drafts."""
     rng = np.random.default_rng(seed)
     mass = as_float(pair.draft_paths[-1])
     leaves = np.array(list(np.ndindex(*(pair.vocab_size,) * pair.depth)))
-    return [TreeView.from_pair(pair, leaves[rng.choice(len(mass), paths, p=mass)]) for _ in range(count)]
+    return [DraftTree.from_pair(pair, leaves[rng.choice(len(mass), paths, p=mass)]) for _ in range(count)]
 
 
 @pytest.mark.parametrize("pair", EXACT)
 @pytest.mark.parametrize("name", NAMES)
-def test_laws_are_laws(pair: DistPair, name: str) -> None:
+def test_laws_are_laws(pair: ModelPair, name: str) -> None:
     for view in trees(pair, 3, 8):
         law = verifier(name)(view)
         assert law.stop.sum() == 1
@@ -158,25 +158,25 @@ def test_laws_are_laws(pair: DistPair, name: str) -> None:
         assert 0 <= expected_accepted(law) <= pair.depth
         for node in range(len(view.parent)):
             if law.stop[node] > 0:
-                row = law.next_law(node)
+                row = law.next_token(node)
                 assert row.sum() == 1
                 assert (row >= 0).all()
                 assert (row[view.target[node] == 0] == 0).all()
             else:
                 with pytest.raises(InputError, match=f"next token at node {node}: got a stop of probability 0"):
-                    law.next_law(node)
+                    law.next_token(node)
 
 
-def same_law(name: str, other: str, view: TreeView) -> bool:
+def same_law(name: str, other: str, view: DraftTree) -> bool:
     first, second = verifier(name)(view), verifier(other)(view)
     stops = np.flatnonzero(first.stop > 0)
     return (first.stop == second.stop).all() and all(
-        (first.next_law(node) == second.next_law(node)).all() for node in stops
+        (first.next_token(node) == second.next_token(node)).all() for node in stops
     )
 
 
 @pytest.mark.parametrize("pair", EXACT)
-def test_one_path_reductions(pair: DistPair) -> None:
+def test_one_path_reductions(pair: ModelPair) -> None:
     """K = 1: SpecInfer, SpecTr and OT are the token rule, Traversal is BV."""
     for view in trees(pair, 1, 8):
         for name in ("specinfer", "spectr", "ot"):
@@ -188,7 +188,7 @@ def test_one_path_reductions(pair: DistPair) -> None:
 def test_single_path_rules_look_at_the_first_path_only(name: str) -> None:
     pair = rational_pair(3, 2, seed=4)
     for view in trees(pair, 3, 6):
-        alone = verifier(name)(TreeView.from_pair(pair, view.paths[:1]))
+        alone = verifier(name)(DraftTree.from_pair(pair, view.paths[:1]))
         law = verifier(name)(view)
         assert (law.stop[view.node_of[0]] == alone.stop).all()
         assert law.stop.sum() == 1
@@ -199,12 +199,12 @@ def test_order_of_the_paths_matters_only_where_declared(name: str) -> None:
     pair = rational_pair(3, 2, seed=8)
     changed = False
     for view in trees(pair, 3, 12):
-        law, turned = verifier(name)(view), verifier(name)(TreeView.from_pair(pair, view.paths[::-1]))
+        law, turned = verifier(name)(view), verifier(name)(DraftTree.from_pair(pair, view.paths[::-1]))
         nodes = {turned.view.node_of[k, i]: view.node_of[2 - k, i] for k in range(3) for i in range(3)}
         changed |= any(turned.stop[a] != law.stop[b] for a, b in nodes.items())
         if not changed:
             stops = [(a, b) for a, b in nodes.items() if turned.stop[a] > 0]
-            changed |= any((turned.next_law(a) != law.next_law(b)).any() for a, b in stops)
+            changed |= any((turned.next_token(a) != law.next_token(b)).any() for a, b in stops)
     declared = verifier(name)
     assert changed == (declared.path_order or declared.first_path_only)
 
@@ -213,18 +213,18 @@ def test_order_of_the_paths_matters_only_where_declared(name: str) -> None:
 def test_inputs_stay_bit_identical_and_calls_do_not_interact(name: str) -> None:
     pair = random_pair(3, 2, seed=2)
     views = [
-        TreeView.build(view.paths, np.array(view.target), np.array(view.draft)) for view in trees(pair, 3, 4, seed=1)
+        DraftTree.build(view.paths, np.array(view.target), np.array(view.draft)) for view in trees(pair, 3, 4, seed=1)
     ]
     before = [(view.target.tobytes(), view.draft.tobytes(), view.paths.tobytes()) for view in views]
 
-    def results(order: list[TreeView]) -> dict[int, Any]:
+    def results(order: list[DraftTree]) -> dict[int, Any]:
         found = {}
         for view in order:
             law = verifier(name)(view)
             nodes = np.flatnonzero(law.stop > 0).tolist()
             for other in NAMES:
                 verifier(other)(view)
-            rows = {node: law.next_law(node).tobytes() for node in nodes[::-1]}
+            rows = {node: law.next_token(node).tobytes() for node in nodes[::-1]}
             found[id(view)] = (law.stop.tobytes(), rows)
         return found
 
@@ -246,15 +246,15 @@ def test_arithmetics_agree(name: str, convert: Callable[[Any], Any]) -> None:
     """float64, Fraction and torch rows give the same law."""
     for view in trees(random_pair(4, 2, seed=6), 3, 5, seed=3):
         law = verifier(name)(view)
-        other_view = TreeView.build(view.paths, convert(view.target), convert(view.draft))
+        other_view = DraftTree.build(view.paths, convert(view.target), convert(view.draft))
         other = verifier(name)(other_view)
         assert type(other.stop) is type(other_view.target)
         np.testing.assert_allclose(as_float(other.stop), law.stop, atol=1e-12)
         assert float(expected_accepted(other)) == pytest.approx(float(expected_accepted(law)), abs=1e-12)
         for node in np.flatnonzero(law.stop > 1e-9).tolist():
-            np.testing.assert_allclose(as_float(other.next_law(node)), law.next_law(node), atol=1e-6)
+            np.testing.assert_allclose(as_float(other.next_token(node)), law.next_token(node), atol=1e-6)
         if convert is as_tensor:
-            assert draw(other, np.random.default_rng(5)) == draw(law, np.random.default_rng(5))
+            assert sample(other, np.random.default_rng(5)) == sample(law, np.random.default_rng(5))
 
 
 @pytest.mark.gpu
@@ -264,16 +264,16 @@ def test_cuda_agrees(name: str) -> None:
     for view in trees(random_pair(4, 2, seed=6), 3, 5, seed=3):
         law = verifier(name)(view)
         rows = (torch.tensor(part, device="cuda") for part in (view.target, view.draft))
-        other = verifier(name)(TreeView.build(view.paths, *rows))
+        other = verifier(name)(DraftTree.build(view.paths, *rows))
         np.testing.assert_allclose(other.stop.cpu().numpy(), law.stop, atol=1e-12)
 
 
 # faults of real implementations
 
 
-def single(target: list[float], draft: list[float], path: list[int], rows: int | None = None) -> TreeView:
+def single(target: list[float], draft: list[float], path: list[int], rows: int | None = None) -> DraftTree:
     """One path with the same rows at every node."""
-    return TreeView.build([path], [target] * (len(path) + 1), [draft] * len(path))
+    return DraftTree.build([path], [target] * (len(path) + 1), [draft] * len(path))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -281,16 +281,16 @@ def test_impossible_token_is_never_accepted(name: str) -> None:
     """S4: p = (.7, .3, 0), draft 2. Reject; even u = 0 emits token 0 or 1."""
     law = verifier(name)(single([0.7, 0.3, 0.0], [0.2, 0.3, 0.5], [2]))
     assert law.stop.tolist() == [1, 0]
-    node, token = draw(law, Constant(0.0))
+    node, token = sample(law, Constant(0.0))
     assert (node, token) == (0, 0)
-    assert law.next_law(0)[2] == 0
+    assert law.next_token(0)[2] == 0
 
 
 def test_bv_never_stops_where_its_test_is_zero() -> None:
     """S4: p = (1/4, 3/4), q = (3/5, 2/5), L = 2, x_1 = 0: R_1 = max(5/12 p - q, 0) is zero, so h_1 = 0."""
     law = verifier("bv")(single([0.25, 0.75], [0.6, 0.4], [0, 0]))
     assert law.stop[1] == 0
-    assert draw(law, Constant(0.0))[0] == 0
+    assert sample(law, Constant(0.0))[0] == 0
 
 
 def test_equal_rows_accept_everything() -> None:
@@ -301,7 +301,7 @@ def test_equal_rows_accept_everything() -> None:
             law = verifier(name)(single(row, row, [0, 1, 2]))
             rounding = 1e-15 if name == "ebv" else 0  # its coupling is found by iteration
             assert law.stop.tolist() == pytest.approx([0, 0, 0, 1], abs=rounding, rel=rounding)
-            assert law.next_law(3)[3] == 0
+            assert law.next_token(3)[3] == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -315,8 +315,8 @@ def test_rows_that_differ_by_rounding(name: str, gap: float) -> None:
         if name != "nss":
             assert expected_accepted(law) == pytest.approx(2, abs=10 * abs(gap) + 1e-15)
         for node in np.flatnonzero(law.stop > 0).tolist():
-            assert np.isfinite(law.next_law(node)).all()
-            assert law.next_law(node)[2] == 0
+            assert np.isfinite(law.next_token(node)).all()
+            assert law.next_token(node)[2] == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -324,13 +324,13 @@ def test_single_precision_rows_that_differ_by_their_last_bit(name: str) -> None:
     """S6b in float32: no NaN, never token 2."""
     torch = pytest.importorskip("torch")
     rows = [torch.tensor([row] * 3, dtype=torch.float32) for row in ([0.5, 0.5, 0], [0.5 + 6e-8, 0.5 - 6e-8, 0])]
-    law = verifier(name)(TreeView.build([[0, 1]], *rows))
+    law = verifier(name)(DraftTree.build([[0, 1]], *rows))
     assert law.stop.dtype == torch.float32
     assert float(law.stop.sum()) == pytest.approx(1, abs=1e-6)
     for node in range(3):
         if law.stop[node] > 0:
-            assert torch.isfinite(law.next_law(node)).all()
-            assert law.next_law(node)[2] == 0
+            assert torch.isfinite(law.next_token(node)).all()
+            assert law.next_token(node)[2] == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -338,26 +338,26 @@ def test_draft_mass_below_the_last_bit(name: str) -> None:
     """A token with p = 0 drafted although q = (1, 1e-320) sums to 1 in floats: it is rejected, token 0 is emitted."""
     law = verifier(name)(single([1.0, 0.0], [1.0, 1e-320], [0, 1]))
     assert law.stop.tolist() == [0, 1, 0]
-    assert law.next_law(1).tolist() == [1, 0]
+    assert law.next_token(1).tolist() == [1, 0]
 
 
 def test_certain_acceptance_leaves_the_replacement_unreachable() -> None:
     """S6c: K = 2, p = (.3, .7), q = (.5, .5): optimal transport accepts with probability exactly 1."""
     for paths in product((0, 1), repeat=2):
         rows = [fractions([".3", ".7"])] * (1 + len(set(paths))), [fractions([".5", ".5"])]
-        law = verifier("ot")(TreeView.build([[x] for x in paths], *rows))
+        law = verifier("ot")(DraftTree.build([[x] for x in paths], *rows))
         assert law.stop[0] == 0
         with pytest.raises(InputError, match="got a stop of probability 0"):
-            law.next_law(0)
+            law.next_token(0)
 
 
 def test_repeated_drafts_are_offered_again() -> None:
     """S8: SpecInfer on two drafts of token 0, p = (.2, .4, .4), q = (.6, .3, .1): the second is rejected for sure."""
     rows = [fractions([".2", ".4", ".4"])] * 2, [fractions([".6", ".3", ".1"])]
-    twice, once = (verifier("specinfer")(TreeView.build([[0]] * k, *rows)) for k in (2, 1))
+    twice, once = (verifier("specinfer")(DraftTree.build([[0]] * k, *rows)) for k in (2, 1))
     assert twice.stop.tolist() == once.stop.tolist() == [Fraction(2, 3), Fraction(1, 3)]
-    assert once.next_law(0).tolist() == [0, Fraction(1, 4), Fraction(3, 4)]
-    assert twice.next_law(0).tolist() == [0, 0, 1]
+    assert once.next_token(0).tolist() == [0, Fraction(1, 4), Fraction(3, 4)]
+    assert twice.next_token(0).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -371,18 +371,18 @@ def test_draft_vocabulary_padded_with_zeros(name: str) -> None:
     p, q = fractions([".6", ".4", "0"]), fractions([".5", ".3", ".2"])
     emitted, accepted = one_step(name, p, q)
     assert (emitted == p).all()
-    assert verifier(name)(TreeView.build([[2]], [p, p], [q])).stop[0] == 1
+    assert verifier(name)(DraftTree.build([[2]], [p, p], [q])).stop[0] == 1
 
 
 def one_step(name: str, target: Any, draft: Any) -> tuple[Any, Any]:
     """(law of the first token, acceptance) with one path of one token, by enumeration of the draft."""
     emitted, accepted = np.array([Fraction(0)] * len(target), dtype=object), Fraction(0)
     for x in np.flatnonzero(draft > 0).tolist():
-        law = verifier(name)(TreeView.build([[x]], [target, target], [draft]))
+        law = verifier(name)(DraftTree.build([[x]], [target, target], [draft]))
         accepted += draft[x] * law.stop[1]
         emitted[x] += draft[x] * law.stop[1]
         if law.stop[0] > 0:
-            emitted += draft[x] * law.stop[0] * law.next_law(0)
+            emitted += draft[x] * law.stop[0] * law.next_token(0)
     return emitted, accepted
 
 
@@ -432,9 +432,9 @@ def test_draws_have_the_stop_law() -> None:
     rng, count = np.random.default_rng(11), 20_000
     frequency = np.zeros((len(view.parent), 3))
     for _ in range(count):
-        frequency[draw(law, rng)] += 1 / count
+        frequency[sample(law, rng)] += 1 / count
     for node in range(len(view.parent)):
-        expected = law.stop[node] * law.next_law(node) if law.stop[node] > 0 else np.zeros(3)
+        expected = law.stop[node] * law.next_token(node) if law.stop[node] > 0 else np.zeros(3)
         assert (abs(frequency[node] - expected) <= 5 * np.sqrt(expected * (1 - expected) / count)).all()
 
 

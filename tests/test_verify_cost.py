@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpverify._array import as_float
-from lpverify.dist.view import TreeView, topology
-from lpverify.verify import verifier
-from lpverify.verify._blocks import in_blocks
-from lpverify.verify._proportional import proportional_split
-from lpverify.verify._selection import selected_path_law
-from lpverify.verify._splits import ordered_split
-from lpverify.verify._tempered import tempered_split
+from lpverify.core.draft_tree import DraftTree, topology
+from lpverify.numerics import as_float
+from lpverify.verifiers import verifier
+from lpverify.verifiers.pbv import proportional_split
+from lpverify.verifiers.rank_selection import selected_path_law
+from lpverify.verifiers.splits import ordered_split
+from lpverify.verifiers.tgbv import tempered_split
+from lpverify.verifiers.token_buckets import in_blocks
 
 BLOCKS = 16
 SHAPES = [(3, 4, 3), (40, 3, 4), (1500, 4, 5)]
 """(V, K, L); above 1,024 tokens the order by p/q is that of integer keys."""
 
 
-def drafted_view(vocab_size: int, paths: int, depth: int, seed: int) -> TreeView:
+def drafted_view(vocab_size: int, paths: int, depth: int, seed: int) -> DraftTree:
     """Peaked rows, zeros among them, and K paths drawn from them; paths of one prefix share its row."""
     rng = np.random.default_rng(seed)
     rows: dict[tuple[int, ...], Any] = {}
@@ -44,19 +44,19 @@ def drafted_view(vocab_size: int, paths: int, depth: int, seed: int) -> TreeView
     draft = np.stack([draft_row(prefix) for prefix in prefixes if len(prefix) < depth])
     noise = rng.lognormal(0, 0.7, (len(prefixes), vocab_size))
     target = noise * np.concatenate([draft, rng.dirichlet(np.full(vocab_size, 0.1), len(prefixes) - len(draft))])
-    return TreeView.build(drafted, target / target.sum(axis=1, keepdims=True), draft)
+    return DraftTree.build(drafted, target / target.sum(axis=1, keepdims=True), draft)
 
 
-def on_torch(view: TreeView) -> TreeView:
+def on_torch(view: DraftTree) -> DraftTree:
     torch = pytest.importorskip("torch")
-    return TreeView.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft))
+    return DraftTree.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft))
 
 
 def assert_same_law(law: Any, expected: Any) -> None:
     np.testing.assert_allclose(as_float(law.stop), as_float(expected.stop), rtol=0, atol=1e-12)
     for node in np.flatnonzero(as_float(expected.stop) > 1e-3).tolist():
         np.testing.assert_allclose(
-            as_float(law.next_law(node)), as_float(expected.next_law(node)), rtol=1e-9, atol=1e-12
+            as_float(law.next_token(node)), as_float(expected.next_token(node)), rtol=1e-9, atol=1e-12
         )
 
 
@@ -86,6 +86,6 @@ def test_ranks_that_coincide_in_doubles_go_by_the_order_of_the_children(paths: l
     draft = np.array([[1e-20, 1e-20, 1.0]] * 3)
     target = np.array([[0.5, 0.3, 0.2]] * 5)
     nodes = len(topology(paths).parent)
-    view = TreeView.build(paths, target[:nodes], draft[: nodes - 2])
+    view = DraftTree.build(paths, target[:nodes], draft[: nodes - 2])
     for rows in (view, on_torch(view)):
         assert_same_law(selected_path_law(rows, ordered_split), verifier("gbv")(view))

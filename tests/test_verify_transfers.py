@@ -21,21 +21,21 @@ from simulated_device import NAME, OnDevice, simulated_device  # noqa: E402
 from test_verify_cost import drafted_view  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
+from lpverify.core.draft_tree import DraftTree  # noqa: E402
+from lpverify.core.problem import load_problem  # noqa: E402
 from lpverify.decode import engine  # noqa: E402
 from lpverify.decode.engine import Request, Settings, generate  # noqa: E402
 from lpverify.decode.metrics import Stopwatch  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.table import TableModel  # noqa: E402
-from lpverify.dist.view import TreeView  # noqa: E402
-from lpverify.problem import load_problem  # noqa: E402
-from lpverify.verify import VERIFIERS, draw, expected_accepted, verifier  # noqa: E402
-from lpverify.verify.draw import drawn  # noqa: E402
+from lpverify.verifiers import VERIFIERS, expected_accepted, sample, verifier  # noqa: E402
+from lpverify.verifiers.sample import drawn  # noqa: E402
 
 NAMES = tuple(name for name in VERIFIERS if name not in ("policy", "ot"))
 """``ot`` solves a flow on the host for every node: small supports only."""
 
 
-def moved(view: TreeView, device: Any) -> TreeView:
+def moved(view: DraftTree, device: Any) -> DraftTree:
     return replace(view, target=device.put(torch.tensor(view.target)), draft=device.put(torch.tensor(view.draft)))
 
 
@@ -49,16 +49,16 @@ def test_law_draw_and_transfers(name: str, shape: tuple[int, int, int]) -> None:
         device.transfers.clear()
         law_there = verifier(name)(there)
         assert isinstance(law_there.stop, OnDevice)
-        result = draw(law_there, np.random.default_rng(2))
+        result = sample(law_there, np.random.default_rng(2))
         assert len(device.transfers) == 1, device.transfers
         expected_accepted(law_there)
         assert len(device.transfers) == 1, device.transfers
         np.testing.assert_allclose(law_there.stop.cpu(), law.stop, atol=1e-12)
-        assert result == draw(law, np.random.default_rng(2))
+        assert result == sample(law, np.random.default_rng(2))
         for node in np.flatnonzero(law.stop > 1e-3).tolist():
-            np.testing.assert_allclose(law_there.next_law(node).cpu(), law.next_law(node), rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(law_there.next_token(node).cpu(), law.next_token(node), rtol=1e-9, atol=1e-12)
             on_device = torch.tensor(node, device=NAME)
-            np.testing.assert_allclose(law_there.rows(on_device).cpu(), law.next_law(node), rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(law_there.rows(on_device).cpu(), law.next_token(node), rtol=1e-9, atol=1e-12)
 
 
 def test_what_is_not_a_law_is_not_drawn() -> None:
@@ -69,7 +69,7 @@ def test_what_is_not_a_law_is_not_drawn() -> None:
             broken = verifier(name)(replace(there, target=there.target * torch.nan))
             assert drawn(broken, np.random.default_rng(0)).tolist()[0] == -1
             with pytest.raises(InputError, match="law of stops: got no positive weight, or NaN"):
-                draw(broken, np.random.default_rng(0))
+                sample(broken, np.random.default_rng(0))
 
 
 class Counting(Stopwatch):

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
-from lpverify._check import InputError
-from lpverify.dist import drafts, make, tree
-from lpverify.dist.view import TreeView, topology
+from lpverify.core import families as make
+from lpverify.core import prefix_tree as tree
+from lpverify.core.draft_tree import DraftTree, topology
+from lpverify.drafting import iid_paths as drafts
+from lpverify.errors import InputError
 
 PATHS = st.integers(1, 4).flatmap(
     lambda length: st.lists(st.lists(st.integers(0, 2), min_size=length, max_size=length), min_size=1, max_size=5)
@@ -43,7 +45,7 @@ def spell(found: Any, node: int) -> tuple[int, ...]:
 @given(PATHS, st.integers(0, 5))
 def test_rows_come_from_the_node_of_the_table(paths: list[list[int]], seed: int) -> None:
     pair = random_pair(3, len(paths[0]), seed, alpha=2.0)
-    view = TreeView.from_pair(pair, paths)
+    view = DraftTree.from_pair(pair, paths)
     rows = (*pair.target, pair.bonus_rows)
     for node in range(len(view.parent)):
         prefix = spell(view, node)
@@ -56,19 +58,19 @@ def test_rows_come_from_the_node_of_the_table(paths: list[list[int]], seed: int)
         else:
             assert len(prefix) == len(paths[0])
             assert not view.children(node)
-    again = TreeView.build(paths, view.target, view.draft)
+    again = DraftTree.build(paths, view.target, view.draft)
     assert again.paths.tolist() == paths
     assert (again.target == view.target).all()
 
 
 def test_smallest_tree() -> None:
-    view = TreeView.build([[0]], [[1.0], [1.0]], [[1.0]])
+    view = DraftTree.build([[0]], [[1.0], [1.0]], [[1.0]])
     assert (view.vocab_size, view.inner, view.node_of.tolist()) == (1, 1, [[0, 1]])
 
 
 def test_topology_is_read_only_and_paths_are_copied() -> None:
     paths = np.array([[0, 1]])
-    view = TreeView.from_pair(iid_pair([0.5, 0.5], [0.5, 0.5], 2), paths)
+    view = DraftTree.from_pair(iid_pair([0.5, 0.5], [0.5, 0.5], 2), paths)
     paths[0, 0] = 1
     assert view.paths.tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="read-only"):
@@ -100,22 +102,22 @@ P3, Q3 = [[0.7, 0.3, 0.0]] * 3, [[0.2, 0.3, 0.5]] * 2
 )
 def test_bad_trees_are_refused(paths: Any, target: Any, draft: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        TreeView.build(paths, target, draft)
+        DraftTree.build(paths, target, draft)
 
 
 def test_bad_paths_of_a_table_are_refused() -> None:
     pair = iid_pair([0.5, 0.5], [1.0, 0.0], 2)
     with pytest.raises(InputError, match="paths: got 1 tokens each, expected 2"):
-        TreeView.from_pair(pair, [[0]])
+        DraftTree.from_pair(pair, [[0]])
     with pytest.raises(InputError, match="token 2, expected a token in 0..1"):
-        TreeView.from_pair(pair, [[0, 2]])
+        DraftTree.from_pair(pair, [[0, 2]])
     with pytest.raises(InputError, match="drafted token 1 of draft probability 0"):
-        TreeView.from_pair(pair, [[0, 1]])
+        DraftTree.from_pair(pair, [[0, 1]])
 
 
 def test_a_chain_goes_on_after_a_leaf_by_its_last_token() -> None:
     pair = make.markov(3, 2, seed=0)
-    view = TreeView.from_pair(pair, [[2, 1], [0, 2]])
+    view = DraftTree.from_pair(pair, [[2, 1], [0, 2]])
     assert [spell(view, node) for node in (3, 4)] == [(2, 1), (0, 2)]
     assert view.target[3:].tolist() == pair.target[1][[1, 2]].tolist() == pair.bonus_rows[[7, 2]].tolist()
 

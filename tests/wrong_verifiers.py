@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.dist.view import TreeView, topology
-from lpverify.verify import verifier
-from lpverify.verify.traversal import after_rejection
+from lpverify.core.draft_tree import DraftTree, topology
+from lpverify.verifiers import verifier
+from lpverify.verifiers.traversal import after_rejection
 
 Answer = tuple[Sequence[int], int]
 Program = Callable[..., Answer]
@@ -46,10 +46,10 @@ def ours(name: str, **options: Any) -> Program:
         for parent, token in zip(tree.parent[1:].tolist(), tree.token[1:].tolist(), strict=True):
             prefixes.append((*prefixes[parent], token))
         rows = [draft(c) for c in prefixes if len(c) < len(paths[0])]
-        view = TreeView.build(paths, np.array([target(c) for c in prefixes]), np.array(rows))
+        view = DraftTree.build(paths, np.array([target(c) for c in prefixes]), np.array(rows))
         law = algorithm(view)
         node = rng.categorical(law.stop)
-        return prefixes[node], rng.categorical(law.next_law(node))
+        return prefixes[node], rng.categorical(law.next_token(node))
 
     return verify
 
@@ -415,7 +415,7 @@ class Own:
 
 
 def forgets_renormalising(target: Any, draft: Any, weight: Any, token: int) -> Any:
-    """Traversal's update without the renormalisation of q; in the place of `lpverify.verify.traversal`'s."""
+    """Traversal's update without the renormalisation of q; in the place of `lpverify.verifiers.traversal`'s."""
     law, _, new = after_rejection(target, draft, weight, token)
     remaining = draft.copy()
     remaining[token] = draft[token] * 0

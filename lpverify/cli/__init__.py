@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lpverify._check import InputError, one_line
 from lpverify.cli import advise, audit, bound, decode, examples, explain, extract, figures, random, solve, sweep
+from lpverify.errors import InputError, one_line
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli import _advise_measure as measuring
-from lpverify.cli import _models
-from lpverify.cli._parse import integer, integers, number
+from lpverify.cli import advise_measure as measuring
+from lpverify.cli import model_options as _models
+from lpverify.cli.parsing import integer, integers, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lpverify.exact.throughput import Cell, Costs, Prediction
+    from lpverify.studies.throughput import Cell, Costs, Prediction
 
 NEAR = (0.02, 0.05)
 """Shares by which cells may be slower than the fastest and still be named."""
@@ -82,16 +82,16 @@ def run(
      "verify": {"bv": 0.0004, "pbv": {"1": 0.001, "4": {"4": 0.002, "8": 0.003}}},
      "round": 0.001, "target_step": 0.03}
     """
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_plot, check_writable, write_json
-    from lpverify.exact import throughput
-    from lpverify.exact.throughput_files import load_cells, load_costs, parse_costs, read_cells
+    from lpverify import errors
+    from lpverify.cli.output import STDOUT, check_plot, check_writable, write_json
+    from lpverify.studies import throughput
+    from lpverify.studies.cost_files import load_cells, load_costs, parse_costs, read_cells
 
     check_writable("--json", json)
     kind = check_plot(plot, json)
     check_writable("--save-costs", save_costs)
     if save_costs == STDOUT:
-        raise _check.fail("--save-costs", got="-", expected="a file name")
+        raise errors.fail("--save-costs", got="-", expected="a file name")
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
     files = documents or []
     _refuse("--costs", costs is not None, {"--save-costs": save_costs})
@@ -144,26 +144,26 @@ def run(
 
 def _refuse(given: str, is_given: bool, options: dict[str, Any]) -> None:
     """Raise InputError for an option that would have no effect."""
-    from lpverify import _check
+    from lpverify import errors
 
     for option, value in options.items():
         if is_given and value is not None:
-            raise _check.fail(option, got=value, expected=f"nothing, as {given} was given")
+            raise errors.fail(option, got=value, expected=f"nothing, as {given} was given")
 
 
 def _chosen(cells: Sequence[Cell], names: Sequence[str] | None) -> list[Cell]:
     """The cells of the wanted algorithms. Raises InputError for one that was not measured."""
-    from lpverify import _check
+    from lpverify import errors
 
     known = tuple(dict.fromkeys(cell.algorithm for cell in cells))
-    wanted = known if names is None else [_check.choice("--algorithms", name, known) for name in names]
+    wanted = known if names is None else [errors.choice("--algorithms", name, known) for name in names]
     return [cell for cell in cells if cell.algorithm in wanted]
 
 
 def to_json(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str], made: dict[str, Any]) -> dict[str, Any]:
     """The document ``lpverify/advise@1``."""
-    from lpverify._provenance import provenance
-    from lpverify.exact.throughput import fastest, within
+    from lpverify.files import provenance
+    from lpverify.studies.throughput import fastest, within
 
     by_algorithm: dict[str, list[Prediction]] = {}
     for prediction in found:
@@ -210,7 +210,7 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
 
 
 def _draw(found: Sequence[Prediction], path: str, kind: str) -> None:
-    from lpverify._write import write_whole
+    from lpverify.files import write_whole
     from lpverify.report import plots, plots_advice
 
     write_whole(path, plots.render(plots_advice.surface([_plain(prediction) for prediction in found]), kind))
@@ -219,8 +219,8 @@ def _draw(found: Sequence[Prediction], path: str, kind: str) -> None:
 def _print(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -> None:
     from rich.text import Text
 
-    from lpverify.exact.throughput import fastest, within
     from lpverify.report.tables import show, table
+    from lpverify.studies.throughput import fastest, within
 
     best = fastest(found)
     by_place = {(p.cell.algorithm, p.cell.paths, p.cell.depth): p for p in found}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli.parsing import integer, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lpverify.result import AuditReport, CaseAudit
+    from lpverify.core.results import AuditReport, CaseAudit
 
 NO = 1
 """Exit code: the verifier is not lossless."""
@@ -39,8 +39,8 @@ def run(
     target(prefix) and draft(prefix) give probability rows, rng has bernoulli(p), categorical(weights) and uniform().
     Its law is found exactly while it uses the first two only, else it is sampled, with a false alarm of at most 1e-6.
     """
-    from lpverify.cli._output import STDOUT, check_writable, write_json
-    from lpverify.exact.audit import audit
+    from lpverify.auditing.audit import audit
+    from lpverify.cli.output import STDOUT, check_writable, write_json
 
     check_writable("--json", json)
     names = None if cases is None else [name.strip() for name in cases.split(",")]
@@ -60,17 +60,17 @@ def load(verifier: str) -> str | Callable[..., Any]:
     from os.path import abspath, dirname, isfile
     from sys import path as search
 
-    from lpverify import _check
-    from lpverify.verify import VERIFIERS
+    from lpverify import errors
+    from lpverify.verifiers import VERIFIERS
 
     file, separator, name = verifier.rpartition(":")
     if not separator or not file.endswith(".py"):
         expected = f"FILE.py:FUNCTION or one of {', '.join(VERIFIERS)}"
         if verifier not in VERIFIERS:
-            raise _check.fail("verifier", got=repr(verifier), expected=expected)
+            raise errors.fail("verifier", got=repr(verifier), expected=expected)
         return verifier
     if not isfile(file):
-        raise _check.fail("verifier", got=f"{file}, which is no file", expected="a Python file")
+        raise errors.fail("verifier", got=f"{file}, which is no file", expected="a Python file")
     spec = spec_from_file_location("audited", abspath(file))
     assert spec is not None
     assert spec.loader is not None
@@ -79,7 +79,7 @@ def load(verifier: str) -> str | Callable[..., Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _check.fail(
+        raise errors.fail(
             file, got=f"{type(error).__name__}: {error}", expected="a file that can be imported"
         ) from error
     finally:
@@ -87,9 +87,9 @@ def load(verifier: str) -> str | Callable[..., Any]:
     function: Callable[..., Any] | None = getattr(module, name, None)
     if function is None:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise _check.fail(file, got=f"no {name!r} in it", expected=f"one of {', '.join(own) or 'its functions'}")
+        raise errors.fail(file, got=f"no {name!r} in it", expected=f"one of {', '.join(own) or 'its functions'}")
     if not callable(function):
-        raise _check.fail(f"{file}:{name}", got=f"a {type(function).__name__}", expected="a function")
+        raise errors.fail(f"{file}:{name}", got=f"a {type(function).__name__}", expected="a function")
     return function
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lpverify.cli import _models
-from lpverify.cli._parse import integer, integers
+from lpverify.cli import model_options as _models
+from lpverify.cli.parsing import integer, integers
 
 SCHEMA = "lpverify/bound@1"
 
@@ -40,27 +40,27 @@ def run(
     Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
     are over prompts, so more prompts with few contexts each say most.
     """
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_writable, write_json
-    from lpverify.cli._progress import time_left
+    from lpverify import errors
+    from lpverify.cli.output import STDOUT, check_writable, write_json
+    from lpverify.cli.progress import time_left
 
     check_writable("--json", json)
     check_writable("--records", records)
     if records == STDOUT:
-        raise _check.fail("--records", got="-", expected="a file name")
+        raise errors.fail("--records", got="-", expected="a file name")
     _models.check_packages("bound")
-    from lpverify.decode import bound
     from lpverify.decode.prompts import load_prompts
     from lpverify.decode.records import Lines
     from lpverify.decode.run import parse_names, versions
     from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
+    from lpverify.studies import bound
+    from lpverify.studies.session import open_pair
 
     names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
     if algorithms is not None:
         names = tuple(parse_names("--algorithms", algorithms, bound.ALGORITHMS))
     if limit is not None:
-        _check.integer("--limit", limit, least=1)
+        errors.integer("--limit", limit, least=1)
     shape = (integers("--paths", paths), integers("--depth", depth))
     sampling = Sampling(temperature, top_k, top_p)
     settings = bound.BoundSettings(*shape, contexts, stride, sampling, seed)

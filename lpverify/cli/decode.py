@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli import _models
-from lpverify.cli._parse import integer
+from lpverify.cli import model_options as _models
+from lpverify.cli.parsing import integer
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
@@ -44,13 +44,13 @@ def run(
     Algorithms: those of `lpverify solve` but policy; autoregressive (the target alone) and assisted (the transformers
     library's own) are baselines. token and bv look at one path and are drafted one.
     """
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_writable, write_json
+    from lpverify import errors
+    from lpverify.cli.output import STDOUT, check_writable, write_json
 
     check_writable("--json", json)
     check_writable("--records", records)
     if records == STDOUT:
-        raise _check.fail("--records", got="-", expected="a file name")
+        raise errors.fail("--records", got="-", expected="a file name")
     _models.check_packages("decode")
     from lpverify.decode.engine import Settings
     from lpverify.decode.prompts import load_prompts
@@ -58,13 +58,13 @@ def run(
     from lpverify.decode.run import compare as run_all
     from lpverify.decode.run import parse_names, versions
     from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
+    from lpverify.studies.session import open_pair
 
     names = [] if compare is None else parse_names("--compare", compare)
     if algorithm is not None or compare is None:
         names = list(dict.fromkeys([*parse_names("--algorithm", algorithm or "bv"), *names]))
     if limit is not None:
-        _check.integer("--limit", limit, least=1)
+        errors.integer("--limit", limit, least=1)
     sampling = Sampling(temperature, top_k, top_p)
     settings = Settings(paths, depth, sampling, max_new_tokens, seed)
     loaded = load_prompts(prompts, limit)

@@ -14,8 +14,8 @@ def run(
 
     Each name can be used where a problem file can.
     """
-    from lpverify.cli._output import STDOUT, write_json
-    from lpverify.dist.files import examples, load_problem
+    from lpverify.cli.output import STDOUT, write_json
+    from lpverify.core.problem_files import examples, load_problem
 
     problems = [(name, load_problem(name)) for name in examples()]
     rows: list[dict[str, Any]] = [

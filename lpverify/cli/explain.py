@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from lpverify.dist.problem_format import ProblemFile
-    from lpverify.exact.balance import Balance
+    from lpverify.core.problem_format import ProblemFile
+    from lpverify.exact.breakdown import Balance
 
 COLUMNS = ("target", "draft", "accepted", "residual", "residual_law", "emitted", "naive")
 SCALARS = ("accepted_mass", "rejected_mass", "law_error", "naive_law_error")
@@ -26,9 +26,9 @@ def run(
     Beside the token rule stands the naive correction, which draws the replacement from the target and not from the
     residual: its emitted law is not the target's.
     """
-    from lpverify.cli._output import STDOUT, check_writable, write_json
-    from lpverify.dist.files import load_problem
-    from lpverify.exact.balance import balance, parse_prefix
+    from lpverify.cli.output import STDOUT, check_writable, write_json
+    from lpverify.core.problem_files import load_problem
+    from lpverify.exact.breakdown import balance, parse_prefix
 
     check_writable("--json", json)
     loaded = load_problem(problem, normalize=normalize)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lpverify.cli import _models
-from lpverify.cli._parse import integer
+from lpverify.cli import model_options as _models
+from lpverify.cli.parsing import integer
 
 
 def run(
@@ -37,23 +37,23 @@ def run(
     """
     from pathlib import Path
 
-    from lpverify import _check
-    from lpverify.cli._progress import time_left
+    from lpverify import errors
+    from lpverify.cli.progress import time_left
 
     _models.check_packages("extract")
-    from lpverify.decode.extract import Settings
-    from lpverify.decode.extract_folder import check_folder, extract_folder
     from lpverify.decode.prompts import load_prompts
     from lpverify.decode.run import versions
     from lpverify.decode.sampling import Sampling
-    from lpverify.decode.session import open_pair
+    from lpverify.studies.extract import Settings
+    from lpverify.studies.extract_folder import check_folder, extract_folder
+    from lpverify.studies.session import open_pair
 
     if not output:
-        raise _check.fail("--output", got="nothing", expected="the name of a folder")
+        raise errors.fail("--output", got="nothing", expected="the name of a folder")
     folder = Path(output)
     check_folder(folder)
     if limit is not None:
-        _check.integer("--limit", limit, least=1)
+        errors.integer("--limit", limit, least=1)
     settings = Settings(depth, Sampling(temperature, top_k, top_p), contexts, stride, seed, max_nodes=nodes)
     loaded = load_prompts(prompts, limit)
     opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lpverify.cli._parse import integer
+from lpverify.cli.parsing import integer
 
 
 def run(
@@ -32,15 +32,22 @@ def run(
     package is installed. They keep every finished prompt in DIR/.records, so a rerun goes on where the last one
     stopped and figures share what they measure; delete that folder to measure anew. --draw takes seconds.
     """
+    import sys
     from importlib.util import find_spec
     from pathlib import Path
 
-    from lpverify import _check
-    from lpverify.cli._progress import SolveProgress
-    from lpverify.exact.sweep_run import executor
-    from lpverify.report.figure_data import Work
-    from lpverify.report.figures import FIGURES, available, make
-    from lpverify.report.real_jobs import Real, left_out
+    from lpverify import errors
+    from lpverify.cli.progress import SolveProgress
+    from lpverify.sweep.run import executor
+
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / "experiments" / "figures").is_dir():
+        expected = "a checkout of the repository, where experiments/figures is (pip install -e . there)"
+        raise errors.fail("figures", got="an installation without the figures' programs", expected=expected)
+    sys.path.insert(0, str(checkout))
+    from experiments.figures.figure_data import Work
+    from experiments.figures.figures import FIGURES, available, make
+    from experiments.figures.real_jobs import Real, left_out
 
     if list_:
         for name, figure in FIGURES.items():
@@ -48,15 +55,15 @@ def run(
         return
     if draw and (quick or full):
         size = "--quick" if quick else "--full"
-        raise _check.fail("--draw", got=f"{size} as well", expected="one of them, nothing is computed with --draw")
+        raise errors.fail("--draw", got=f"{size} as well", expected="one of them, nothing is computed with --draw")
     if quick and full:
-        raise _check.fail("--full", got="--quick as well", expected="one of them")
-    _check.integer("--jobs", jobs, least=1)
+        raise errors.fail("--full", got="--quick as well", expected="one of them")
+    errors.integer("--jobs", jobs, least=1)
     names = available(out) if only is None else [name.strip() for name in only.split(",")]
     for name in names:
-        _check.choice("--only", name, tuple(FIGURES))
+        errors.choice("--only", name, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():
-        raise _check.fail("--out", got=f"the file {out}", expected="a folder")
+        raise errors.fail("--out", got=f"the file {out}", expected="a folder")
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
     real = Real(Path(out), tuple(prompts or ()), chosen)
     models = not draw and any(FIGURES[name].models for name in names) and find_spec("torch") is not None

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli.parsing import integer, number
 
 if TYPE_CHECKING:
-    from lpverify.dist.pair import DistPair
+    from lpverify.core.model_pair import ModelPair
 
 
 def run(
@@ -39,9 +39,9 @@ def run(
     ] = None,
 ) -> None:
     """Write a random problem file."""
-    from lpverify.cli._output import STDOUT, check_writable
-    from lpverify.dist.files import save_problem
-    from lpverify.dist.problem_format import ProblemFile, format_problem
+    from lpverify.cli.output import STDOUT, check_writable
+    from lpverify.core.problem_files import save_problem
+    from lpverify.core.problem_format import ProblemFile, format_problem
 
     check_writable("--output", output)
     given = {"alpha": alpha, "temperature": temperature, "draft_noise": draft_noise, "denominator": denominator}
@@ -57,18 +57,18 @@ def run(
     print(f"{output}: {problem.name}, {pair.nodes} nodes. Next: lpverify solve {output} --paths 2")
 
 
-def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any]) -> DistPair:
-    from lpverify import _check
-    from lpverify.dist import make
+def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any]) -> ModelPair:
+    from lpverify import errors
+    from lpverify.core import families as make
 
-    _check.choice("--family", family, make.FAMILIES)
+    errors.choice("--family", family, make.FAMILIES)
     takes = make.PARAMETERS.get(family, ())
     for name in given:
         if name not in takes:
             options = " and ".join("--" + option.replace("_", "-") for option in takes) or "no parameter"
             expected = f"{options} with --family {family}"
-            raise _check.fail("--" + name.replace("_", "-"), got=f"{given[name]:g}", expected=expected)
+            raise errors.fail("--" + name.replace("_", "-"), got=f"{given[name]:g}", expected=expected)
     for name, value in (("vocab", vocab), ("depth", depth)):
-        _check.integer(f"--{name}", value, least=1)
-    _check.integer("--seed", seed, least=0)
+        errors.integer(f"--{name}", value, least=1)
+    errors.integer("--seed", seed, least=0)
     return make.family(family, vocab, depth, seed, **given)

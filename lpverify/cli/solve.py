@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli._parse import integer, number
+from lpverify.cli.parsing import integer, number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from lpverify.core.results import LpSolution
     from lpverify.exact.compare import Comparison
-    from lpverify.result import LpSolution
 
 
 def run(
@@ -43,23 +43,23 @@ def run(
     Block efficiency is the expected number of tokens per target call. The optimum is a linear program; its value comes
     with a lower and an upper bound that are checked without the solver.
     """
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_plot, check_writable, write_json
-    from lpverify.cli._progress import SolveProgress
-    from lpverify.dist.files import load_problem
+    from lpverify import errors
+    from lpverify.cli.output import STDOUT, check_plot, check_writable, write_json
+    from lpverify.cli.progress import SolveProgress
+    from lpverify.core.problem import MAX_PATHS, VerifyProblem
+    from lpverify.core.problem_files import load_problem
     from lpverify.exact import compare
-    from lpverify.problem import MAX_PATHS, VerifyProblem
 
     check_writable("--json", json)
     kind = check_plot(plot, json)
     names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
-    _check.integer("--paths", paths, least=1, most=MAX_PATHS)
+    errors.integer("--paths", paths, least=1, most=MAX_PATHS)
     if not tolerance > 0:
-        raise _check.fail("--tolerance", got=tolerance, expected="a positive number")
+        raise errors.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
-        raise _check.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
+        raise errors.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
     if max_drafts is not None:
-        _check.integer("--max-drafts", max_drafts, least=1)
+        errors.integer("--max-drafts", max_drafts, least=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
     pair = loaded.pair if exact else loaded.pair.floats
     task = VerifyProblem(pair, paths, loaded.name, loaded.description)
@@ -151,7 +151,7 @@ def _fraction(value: Fraction | None) -> str | None:
 
 
 def _draw(comparison: Comparison, path: str, kind: str) -> None:
-    from lpverify._write import write_whole
+    from lpverify.files import write_whole
     from lpverify.report import plots
 
     problem, best = comparison.problem, comparison.multi_path

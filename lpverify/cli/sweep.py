@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lpverify.cli._parse import integer
+from lpverify.cli.parsing import integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lpverify.exact.sweep import Task
-    from lpverify.exact.sweep_run import Outcome
+    from lpverify.sweep.config import Task
+    from lpverify.sweep.run import Outcome
 
 
 def run(
@@ -46,16 +46,16 @@ def run(
     """
     import signal
 
-    from lpverify import _check
-    from lpverify.cli._output import STDOUT, check_writable
-    from lpverify.exact.sweep import load_tasks
+    from lpverify import errors
+    from lpverify.cli.output import STDOUT, check_writable
+    from lpverify.sweep.config import load_tasks
 
     if output == STDOUT:
-        raise _check.fail("--output", got=output, expected="a file: a sweep reads what is already there")
+        raise errors.fail("--output", got=output, expected="a file: a sweep reads what is already there")
     check_writable("--output", output)
-    _check.integer("--jobs", jobs, least=1)
+    errors.integer("--jobs", jobs, least=1)
     if dask is not None and jobs != 1:
-        raise _check.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
+        raise errors.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
     tasks = load_tasks(config)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as on Ctrl-C: workers end, too
     try:
@@ -71,8 +71,8 @@ def run(
 
 
 def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry: bool) -> Outcome:
-    from lpverify.cli._progress import time_left
-    from lpverify.exact.sweep_run import run_sweep
+    from lpverify.cli.progress import time_left
+    from lpverify.sweep.run import run_sweep
 
     with time_left() as progress:
         bar = progress.add_task("rows", total=None)

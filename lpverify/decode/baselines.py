@@ -11,15 +11,15 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from lpverify import _check
-from lpverify._array import Array
+from lpverify import errors
 from lpverify.decode.engine import Request, Settings, check_context
-from lpverify.decode.keys import Keys, Role
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair, padded
+from lpverify.decode.rng import Keys, Role
 from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.decode.transformer import TransformersModel
-from lpverify.verify.draw import pick
+from lpverify.numerics import Array
+from lpverify.verifiers.sample import pick
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -58,12 +58,12 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     check_context(pair, request, settings)
     target, draft = pair.target, pair.draft
     if not isinstance(target, TransformersModel) or not isinstance(draft, TransformersModel):
-        raise _check.fail("assisted", got="a table as a model", expected="two transformers models")
+        raise errors.fail("assisted", got="a table as a model", expected="two transformers models")
     if target.vocab_size != draft.vocab_size:
         sizes = f"{draft.vocab_size} and {target.vocab_size} logits"
-        raise _check.fail("assisted", got=sizes, expected="as many of the draft as of the target")
+        raise errors.fail("assisted", got=sizes, expected="as many of the draft as of the target")
     if target.module is draft.module:
-        raise _check.fail("assisted", got="one model as target and draft", expected="two")
+        raise errors.fail("assisted", got="one model as target and draft", expected="two")
     prompt = torch.tensor([request.tokens], device=target.device)
     watch = Stopwatch(target.device)
     started: list[int] = []  # tokens in the target's cache when each of its calls began

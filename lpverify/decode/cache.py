@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from lpverify import _check
+from lpverify import errors
 
 ARGUMENTS = ("cache", "past_key_values")
 """Names of the cache argument: the current one of transformers 5, and the older one."""
@@ -27,7 +27,7 @@ def cache_argument(model: Any) -> str:
     for name in ARGUMENTS:
         if name in parameters:
             return name
-    raise _check.fail(
+    raise errors.fail(
         f"model {type(model).__name__}", got="no key-value cache", expected="an attention model whose cache can be cut"
     )
 
@@ -38,7 +38,7 @@ def new_cache(config: Any) -> Any:
     for number, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer:
             kind = "a sliding window" if getattr(layer, "is_sliding", False) else f"a {type(layer).__name__}"
-            raise _check.fail(
+            raise errors.fail(
                 f"cache of {config.model_type}",
                 got=f"{kind} in layer {number}, which cannot be cut back after a rejected draft",
                 expected="full attention in every layer",

@@ -7,13 +7,13 @@ from typing import cast
 
 import torch
 
-from lpverify import _check
-from lpverify._array import Array
-from lpverify.decode.keys import Keys, Role
+from lpverify import errors
+from lpverify.core.draft_tree import Topology, topology
 from lpverify.decode.models import Model, State, padded
+from lpverify.decode.rng import Keys, Role
 from lpverify.decode.sampling import Sampling, probabilities
-from lpverify.dist.view import Topology, topology
-from lpverify.verify.draw import pick_each
+from lpverify.numerics import Array
+from lpverify.verifiers.sample import pick_each
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def draft_paths(
         tokens.append(_pick(rows, uniforms[i]))
     drafted = torch.stack(tokens, dim=1).cpu().numpy()
     if (drafted < 0).any():
-        raise _check.fail(f"draft {model.name}", got="logits that are NaN or infinite", expected="numbers")
+        raise errors.fail(f"draft {model.name}", got="logits that are NaN or infinite", expected="numbers")
     tree = topology(drafted)
     places = first_places(tree, depth)
     return Draft(tree, torch.cat([every_row[i][paths_] for i, paths_ in enumerate(places)]))

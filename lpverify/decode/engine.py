@@ -4,7 +4,7 @@ One round:
 
     draft    K paths of L tokens after the pending token, with the rows they were drawn from
     target   ONE pass over the pending token and the tree of the drafted prefixes: the target's row at every node
-    verify   TreeView -> law -> one draw: the node where the round stops, and one more token
+    verify   DraftTree -> law -> one draw: the node where the round stops, and one more token
     cache    commit the node's prefix and the token; keep exactly the committed tokens but the new pending one
 
 Only the verifier differs between algorithms. A verifier that looks at the first path only is drafted one path and
@@ -19,16 +19,16 @@ from typing import cast
 
 import torch
 
-from lpverify import _check
-from lpverify._array import Array
+from lpverify import errors
+from lpverify.core.draft_tree import DraftTree
 from lpverify.decode.drafter import draft_paths
-from lpverify.decode.keys import Keys
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair, State, padded
+from lpverify.decode.rng import Keys
 from lpverify.decode.sampling import Sampling, probabilities
-from lpverify.dist.view import TreeView
-from lpverify.verify import StopLaw, Verifier
-from lpverify.verify.draw import drawn
+from lpverify.numerics import Array
+from lpverify.verifiers import StopDistribution, Verifier
+from lpverify.verifiers.sample import drawn
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, value in (("paths (K)", self.paths), ("depth (L)", self.depth), ("new tokens", self.max_new_tokens)):
-            _check.integer(name, value, least=1)
-        _check.integer("seed", self.seed, least=0, most=2**63 - 1)
+            errors.integer(name, value, least=1)
+        errors.integer("seed", self.seed, least=0, most=2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def drafted_tree(
     watch: Stopwatch,
     *,
     check: bool = True,
-) -> TreeView:
+) -> DraftTree:
     """Draft K = ``paths`` paths of L = ``depth`` tokens after ``pending`` and score their prefixes in one target pass.
 
     The target's state is left after its `State.tree`, the draft's as by `draft_paths`. Raises InputError where logits
@@ -161,23 +161,23 @@ def drafted_tree(
         logits = target.tree(tokens, tree.parent.tolist(), tree.depth.tolist())
         rows = probabilities(padded(logits, size), sampling)
     with watch("verify"):
-        view = TreeView(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
+        view = DraftTree(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
         if check and bool(no_numbers(view)):
             raise not_numbers(pair)
         return view
 
 
-def no_numbers(view: TreeView) -> torch.Tensor:
+def no_numbers(view: DraftTree) -> torch.Tensor:
     """Is any target row NaN, (1,) on the device: `probabilities` makes such rows NaN as a whole."""
     return torch.isnan(cast(torch.Tensor, view.target)[:, :1]).any(dim=0)
 
 
-def not_numbers(pair: Pair) -> _check.InputError:
+def not_numbers(pair: Pair) -> errors.InputError:
     """What is raised then."""
-    return _check.fail(f"target {pair.target.name}", got="logits that are NaN or infinite", expected="numbers")
+    return errors.fail(f"target {pair.target.name}", got="logits that are NaN or infinite", expected="numbers")
 
 
-def path_to(tree: TreeView, node: int) -> list[int]:
+def path_to(tree: DraftTree, node: int) -> list[int]:
     """The nodes from the root to ``node``, both included."""
     nodes = [node]
     while nodes[-1] != 0:
@@ -208,7 +208,7 @@ def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:
     return tokens[:room]
 
 
-def expected_committed(law: StopLaw, room: int, eos: frozenset[int]) -> torch.Tensor:
+def expected_committed(law: StopDistribution, room: int, eos: frozenset[int]) -> torch.Tensor:
     """Expected committed tokens given the tree (THEORY 8): `expected_accepted` + 1 but for the cut at the end."""
     tree = law.view
     counts = []
@@ -224,9 +224,9 @@ def expected_committed(law: StopLaw, room: int, eos: frozenset[int]) -> torch.Te
 def check_context(pair: Pair, request: Request, settings: Settings) -> None:
     """Raise InputError when the prompt is empty, or it and what may follow do not fit into a model's context."""
     if not request.tokens:
-        raise _check.fail("prompt", got="no token", expected="at least one (a begin-of-text token will do)")
+        raise errors.fail("prompt", got="no token", expected="at least one (a begin-of-text token will do)")
     needed = len(request.tokens) + settings.max_new_tokens + settings.depth
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         if model.limit is not None and needed > model.limit:
             parts = f"{len(request.tokens)} prompt + {settings.max_new_tokens} new + {settings.depth} drafted tokens"
-            raise _check.fail(f"{role} {model.name}", got=parts, expected=f"at most {model.limit} in all")
+            raise errors.fail(f"{role} {model.name}", got=parts, expected=f"at most {model.limit} in all")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lpverify import _check
+from lpverify import errors
 from lpverify.decode import table, transformer
 from lpverify.decode.models import Model, Tokenizer
 
@@ -37,11 +37,11 @@ def load_model(
     Anything else is a local folder or a hub id. ``dtype`` auto is float32 on the CPU, else that of the checkpoint.
     Raises InputError, with the reason, for what is not there or cannot be verified with.
     """
-    _check.choice("role", role, ROLES)
+    errors.choice("role", role, ROLES)
     chosen = transformer.resolve_device(device)
     kind, _, variant = name.partition(":")
     if device_map is not None and (table.is_problem(name) or kind in BUNDLED):
-        raise _check.fail("--device-map", got=f"{device_map} for {name}", expected="a hub id or a folder to spread")
+        raise errors.fail("--device-map", got=f"{device_map} for {name}", expected="a hub id or a folder to spread")
     if table.is_problem(name):
         return table.load(name, role, chosen)
     if kind not in BUNDLED:
@@ -50,11 +50,11 @@ def load_model(
     if options["dtype"] == "auto":
         options["dtype"] = transformer.resolve_dtype("float32", chosen)
     if kind == "tiny":
-        from lpverify.decode._bundled import load_tiny
+        from lpverify.decode.bundled_pair import load_tiny
 
         module, tokenizer = load_tiny(role, **options)
     else:
-        from lpverify.decode._smollm2 import load_smollm2
+        from lpverify.decode.smollm2 import load_smollm2
 
         module, tokenizer = load_smollm2(role, draft=variant or "near", **options)
     if attention is not None:

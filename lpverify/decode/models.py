@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from lpverify import _check
+from lpverify import errors
 
 ROLES = ("target", "draft")
 
@@ -99,10 +99,10 @@ def pair(
             token = differing[0]
             got = f"token {token!r} with id {theirs.get(token)} in the draft, {ours.get(token)} in the target"
             expected = f"the same token strings in both ({len(differing)} differ)"
-            raise _check.fail(f"draft {draft.name}", got=got, expected=expected)
+            raise errors.fail(f"draft {draft.name}", got=got, expected=expected)
     elif target.vocab_size != draft.vocab_size:
         got = f"{draft.vocab_size} tokens, {target.vocab_size} in the target {target.name}"
-        raise _check.fail(f"draft {draft.name}", got=got, expected="the same vocabulary")
+        raise errors.fail(f"draft {draft.name}", got=got, expected="the same vocabulary")
     return Pair(target, draft)
 
 

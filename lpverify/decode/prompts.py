@@ -9,7 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from lpverify import _check
+from lpverify import errors
 
 FIELDS = ("question", "prompt", "problem", "text")
 """Names under which a line of JSON may hold its prompt."""
@@ -44,7 +44,7 @@ def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
         texts = [source]
     texts = texts[:limit]
     if not texts:
-        raise _check.fail(f"prompts {source}", got="no prompt", expected="at least one")
+        raise errors.fail(f"prompts {source}", got="no prompt", expected="at least one")
     return keyed(texts)
 
 
@@ -69,7 +69,7 @@ def _from_file(path: str) -> list[str]:
         content = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _check.fail(f"prompts {path}", got=reason, expected="a readable text file") from error
+        raise errors.fail(f"prompts {path}", got=reason, expected="a readable text file") from error
     if not path.endswith(".jsonl"):
         return [content]
     texts = []
@@ -83,11 +83,11 @@ def _text_of(line: str, where: str) -> str:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        raise _check.fail(where, got=f"{error.msg} at column {error.colno}", expected="a JSON object") from error
+        raise errors.fail(where, got=f"{error.msg} at column {error.colno}", expected="a JSON object") from error
     found = [entry[name] for name in FIELDS if isinstance(entry, dict) and name in entry]
     if not found or not isinstance(found[0], str):
         got = f"fields {', '.join(entry)}" if isinstance(entry, dict) and not found else "no text"
-        raise _check.fail(where, got=got, expected="text in a field " + ", ".join(FIELDS))
+        raise errors.fail(where, got=got, expected="text in a field " + ", ".join(FIELDS))
     return found[0]
 
 
@@ -100,6 +100,6 @@ def _from_hub(name: str, limit: int | None) -> list[str]:
     except Exception as error:  # offline, not installed, renamed: many libraries below
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         expected = f"{repository} from the hub, or a local .jsonl file"
-        raise _check.fail(f"prompts {name}", got=reason, expected=expected) from error
+        raise errors.fail(f"prompts {name}", got=reason, expected=expected) from error
     field = next(field for field in FIELDS if field in rows.column_names)
     return [str(row[field]) for row in rows.select(range(min(len(rows), limit or len(rows))))]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lpverify import _check
+from lpverify import errors
 from lpverify.decode.metrics import Generation
 
 SCHEMA = "lpverify/decode-record@1"
@@ -42,7 +42,7 @@ class Lines:
                 with open(path, "r+b") as stream:
                     stream.truncate(len(whole))
         except OSError as error:
-            raise _check.fail(f"records {path}", got=error.strerror, expected="a file to append to") from error
+            raise errors.fail(f"records {path}", got=error.strerror, expected="a file to append to") from error
         found = []
         for number, line in enumerate(whole.splitlines(), start=1):
             where = f"records {path} line {number}"
@@ -51,11 +51,11 @@ class Lines:
                 settings, value = data["settings"], parse(data)
             except (ValueError, KeyError, TypeError) as error:
                 got = f"{type(error).__name__}: {error}"
-                raise _check.fail(where, got=got, expected=f"a {self._schema}") from error
+                raise errors.fail(where, got=got, expected=f"a {self._schema}") from error
             for name in sorted(self._settings.keys() | settings.keys()):
                 if self._settings.get(name) != settings.get(name):
                     got, expected = f"{name} = {settings.get(name)!r}", f"{self._settings.get(name)!r}, or a new file"
-                    raise _check.fail(where, got=got, expected=expected)
+                    raise errors.fail(where, got=got, expected=expected)
             found.append(value)
         return found
 
@@ -70,7 +70,7 @@ class Lines:
                 stream.flush()
                 os.fsync(stream.fileno())
         except OSError as error:
-            raise _check.fail(f"records {self._path}", got=error.strerror, expected="a file to append to") from error
+            raise errors.fail(f"records {self._path}", got=error.strerror, expected="a file to append to") from error
 
 
 class Records:

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from lpverify import _check
-from lpverify._provenance import provenance
+from lpverify import errors
 from lpverify.decode import baselines, engine
 from lpverify.decode.engine import Request, Settings
 from lpverify.decode.metrics import DecodeStats, Generation, RoundRecord, summarize
 from lpverify.decode.models import Pair, Tokenizer
 from lpverify.decode.prompts import Prompt
 from lpverify.decode.records import Records
-from lpverify.verify import VERIFIERS, Verifier, verifier
+from lpverify.files import provenance
+from lpverify.verifiers import VERIFIERS, Verifier, verifier
 
 BASELINES = {"autoregressive": baselines.autoregressive, "assisted": baselines.assisted}
 ALGORITHMS = (*(name for name in VERIFIERS if name != "policy"), *BASELINES)
@@ -37,9 +37,9 @@ class Progress:
 
 def parse_names(option: str, text: str, among: tuple[str, ...] = ALGORITHMS) -> list[str]:
     """Algorithm names from a comma-separated option, each once. Raises InputError for an unknown one."""
-    names = [_check.choice(option, name.strip(), among) for name in text.split(",") if name.strip()]
+    names = [errors.choice(option, name.strip(), among) for name in text.split(",") if name.strip()]
     if not names:
-        raise _check.fail(option, got=repr(text), expected="one of " + ", ".join(among))
+        raise errors.fail(option, got=repr(text), expected="one of " + ", ".join(among))
     return list(dict.fromkeys(names))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from lpverify import _check
+from lpverify import errors
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise _check.fail("temperature", got=self.temperature, expected="a finite number >= 0")
+            raise errors.fail("temperature", got=self.temperature, expected="a finite number >= 0")
         if self.top_k is not None:
-            _check.integer("top-k", self.top_k, least=1)
+            errors.integer("top-k", self.top_k, least=1)
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise _check.fail("top-p", got=self.top_p, expected="a number in (0, 1]")
+            raise errors.fail("top-p", got=self.top_p, expected="a number in (0, 1]")
 
 
 def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from lpverify import _check
-from lpverify._array import Array, as_float
+from lpverify import errors
+from lpverify.core import problem_files as files
+from lpverify.core.model_pair import ModelPair
 from lpverify.decode.models import known
-from lpverify.dist import files
-from lpverify.dist.pair import DistPair
+from lpverify.numerics import Array, as_float
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class TableModel:
     def from_levels(
         cls, levels: Sequence[Array], name: str = "table", device: str | torch.device = "cpu"
     ) -> TableModel:
-        """From one (V^i, V) array of probabilities per level i < L, as in `DistPair`."""
+        """From one (V^i, V) array of probabilities per level i < L, as in `ModelPair`."""
         vocab_size = levels[0].shape[1]
         sizes = [len(level) for level in levels]
         offset = np.concatenate([[0], np.cumsum(sizes)])
@@ -123,7 +123,7 @@ class TableTokenizer:
         for label in text.split():
             if label not in vocabulary:
                 expected = "tokens of the table: " + " ".join(self.labels)
-                raise _check.fail("prompt", got=f"token {label!r}", expected=expected)
+                raise errors.fail("prompt", got=f"token {label!r}", expected=expected)
         return [0] + [vocabulary[label] for label in text.split()]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -136,7 +136,7 @@ def is_problem(name: str) -> bool:
 
 
 def load(name: str, role: str, device: torch.device) -> tuple[TableModel, TableTokenizer]:
-    """One half of a problem. Raises as `lpverify.dist.files.load_problem`."""
+    """One half of a problem. Raises as `lpverify.core.problem_files.load_problem`."""
     loaded = files.load_problem(name)
     levels = loaded.pair.target if role == "target" else loaded.pair.draft
     return TableModel.from_levels(levels, f"{loaded.name} {role}", device), TableTokenizer(loaded.pair.tokens)
@@ -153,7 +153,7 @@ def rooted(model: TableModel, state: int, depth: int) -> list[Array]:
     return levels
 
 
-def rooted_pair(target: TableModel, draft: TableModel, states: tuple[int, int], depth: int) -> DistPair:
+def rooted_pair(target: TableModel, draft: TableModel, states: tuple[int, int], depth: int) -> ModelPair:
     """The problem that one round of the engine solves when it begins at these states."""
     levels = rooted(target, states[0], depth + 1)
-    return DistPair.from_levels(levels[:depth], rooted(draft, states[1], depth), bonus=levels[depth])
+    return ModelPair.from_levels(levels[:depth], rooted(draft, states[1], depth), bonus=levels[depth])

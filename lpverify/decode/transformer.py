@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lpverify import _check
+from lpverify import errors
 from lpverify.decode import cache as kv
 from lpverify.decode.models import known
 from lpverify.decode.tree_pass import attention_mask, position_ids
@@ -40,10 +40,10 @@ class TransformersModel:
         kv.new_cache(module.config)
         if "position_ids" not in inspect.signature(module.forward).parameters:
             expected = "a model that takes position ids (those of a tree are not 0, 1, 2, ...)"
-            raise _check.fail(f"model {self.name}", got=f"{type(module).__name__}, which does not", expected=expected)
+            raise errors.fail(f"model {self.name}", got=f"{type(module).__name__}, which does not", expected=expected)
         if config._attn_implementation not in ATTENTION:
             got = f"{config._attn_implementation} attention, which takes no mask of a tree"
-            raise _check.fail(f"model {self.name}", got=got, expected=" or ".join(ATTENTION))
+            raise errors.fail(f"model {self.name}", got=got, expected=" or ".join(ATTENTION))
         module.eval()
         limit = getattr(config, "max_position_embeddings", None)
         for name, value in (("argument", argument), ("limit", limit), ("vocab_size", int(config.vocab_size))):
@@ -131,7 +131,7 @@ class TransformersTokenizer:
         """
         if chat:
             if not getattr(self.tokenizer, "chat_template", None):
-                raise _check.fail("--chat", got="a tokenizer without a chat template", expected="one that has it")
+                raise errors.fail("--chat", got="a tokenizer without a chat template", expected="one that has it")
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
             )
@@ -139,7 +139,7 @@ class TransformersTokenizer:
         if not tokens and self.tokenizer.bos_token_id is not None:
             return [self.tokenizer.bos_token_id]
         if not tokens:
-            raise _check.fail("prompt", got="no token", expected="some text (the model has no begin-of-text token)")
+            raise errors.fail("prompt", got="no token", expected="some text (the model has no begin-of-text token)")
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -156,12 +156,12 @@ def resolve_device(device: str) -> torch.device:
         return torch.device(device)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         reason = str(error).splitlines()[0]
-        raise _check.fail("--device", got=f"{device} ({reason})", expected="a device of this machine") from None
+        raise errors.fail("--device", got=f"{device} ({reason})", expected="a device of this machine") from None
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> Any:
     """``auto`` is float32 on the CPU, else the checkpoint's own."""
-    _check.choice("--dtype", dtype, ("auto", "float32", "bfloat16", "float16"))
+    errors.choice("--dtype", dtype, ("auto", "float32", "bfloat16", "float16"))
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     return getattr(torch, dtype)
@@ -172,7 +172,7 @@ def load(
 ) -> tuple[TransformersModel, TransformersTokenizer]:
     """A local folder or a hub id. Raises InputError for what is not there or cannot be verified with."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
-        raise _check.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
+        raise errors.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
     options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device)}
     if device_map is not None:
         options["device_map"] = device_map
@@ -182,7 +182,7 @@ def load(
         module: Any = AutoModelForCausalLM.from_pretrained(name, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise _check.fail(f"model {name}", got=reason, expected="a local folder or a hub id that loads") from error
+        raise errors.fail(f"model {name}", got=reason, expected="a local folder or a hub id that loads") from error
     if device_map is None:
         module = module.to(device)
     return wrap(name, module, tokenizer)

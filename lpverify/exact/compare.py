@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from lpverify import _check
-from lpverify._array import is_exact, total
-from lpverify.exact import budgets
+from lpverify import errors
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.results import Certificate, LpSolution, Round
+from lpverify.exact import closed_form as budgets
 from lpverify.exact import evaluate as enumeration
 from lpverify.exact.ranking import best_ranking
 from lpverify.lp import single_path
 from lpverify.lp.certify import exact_certificate
 from lpverify.lp.coverage import node_relaxation
 from lpverify.lp.solve import solve
-from lpverify.problem import VerifyProblem
-from lpverify.result import Certificate, LpSolution, Round
-from lpverify.verify import VERIFIERS, Verifier
+from lpverify.numerics import is_exact, total
+from lpverify.verifiers import VERIFIERS, Verifier
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +130,7 @@ def comparison(
     """
     names = ALGORITHMS if algorithms is None else tuple(algorithms)
     for name in names:
-        _check.choice("algorithm", name, ALGORITHMS)
+        errors.choice("algorithm", name, ALGORITHMS)
     stage("single-path optimum")
     single = single_path.solve(problem.pair)
     stage("multi-path optimum")
@@ -140,7 +140,7 @@ def comparison(
         stage(name)
         try:
             results.append(measure(problem, name, multi, max_drafts))
-        except _check.InputError as error:
+        except errors.InputError as error:
             if algorithms is not None:
                 raise type(error)(f"algorithm {name}: {error}") from error
             results.append(AlgorithmResult(name, None, None, "refused", refused=str(error)))
@@ -185,7 +185,7 @@ def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> f
     for task, most in ((problem, max_drafts // (EXACT_SHARE if problem.pair.rational else 1)), (floats, max_drafts)):
         try:
             found = enumeration.evaluate(task, verifier, method="enumeration", max_terms=most)
-        except _check.SizeError:
+        except errors.SizeError:
             continue
         return _float(found.law_error)
     return None
@@ -195,7 +195,7 @@ def _certificate(problem: VerifyProblem, optimum: LpSolution) -> Certificate:
     """What runs the optimum, in the problem's arithmetic (in Fractions it attains the optimum to about 1e-9)."""
     found = optimum.certificate
     if found is None:
-        raise _check.fail("its rank table", got=f"none from method {optimum.method}", expected="another method")
+        raise errors.fail("its rank table", got=f"none from method {optimum.method}", expected="another method")
     if problem.pair.rational and not is_exact(found.ranks.mass):
         return exact_certificate(problem.pair, found)
     return found
@@ -236,7 +236,7 @@ def compare(
     node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
     those of `comparison`.
 
-    >>> from lpverify.dist.files import load_problem
+    >>> from lpverify.core.problem_files import load_problem
     >>> frame = compare(VerifyProblem(load_problem("one-position").pair), [1, 2], algorithms=["bv", "gbv"])
     >>> frame[frame["name"] == "gbv"]["block_efficiency"].round(6).tolist()
     [1.6, 1.84]
@@ -256,5 +256,5 @@ def parse_names(what: str, text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
-        _check.choice(what, name, ALGORITHMS)
+        errors.choice(what, name, ALGORITHMS)
     return names

@@ -2,10 +2,10 @@
 
 Three methods, which agree where they overlap:
 
-* ``"enumeration"``: the verifier's `StopLaw` summed over all drafts with their exact probabilities: multisets of K
+* ``"enumeration"``: the `StopDistribution` summed over all drafts with their exact probabilities: multisets of K
   leaves, or ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes.
 * ``"recursion"``: on (node, number of paths through it), for tree walkers and Traversal (`lpverify.exact.recursion`).
-* ``"closed form"``: node budgets (`lpverify.exact.budgets`), the value only.
+* ``"closed form"``: node budgets (`lpverify.exact.closed_form`), the value only.
 
 The first two give the emitted mass of every (stop node, next token). Continued by the target this is the law of the
 first L+1 tokens; a verifier is lossless when it equals the target's. Everything is exact for rational problems.
@@ -19,16 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from lpverify import _check
-from lpverify._array import Array, Levels
-from lpverify.dist import drafts
-from lpverify.dist.pair import DistPair, path_probabilities
-from lpverify.dist.view import TreeView, level_index
-from lpverify.exact import budgets, recursion
-from lpverify.problem import VerifyProblem
-from lpverify.result import Evaluation, LpSolution
-from lpverify.verify import Verifier, verifier
-from lpverify.verify.traversal import traversal_law
+from lpverify import errors
+from lpverify.core.draft_tree import DraftTree, level_index
+from lpverify.core.model_pair import ModelPair, path_probabilities
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.results import Evaluation, LpSolution
+from lpverify.drafting import iid_paths as drafts
+from lpverify.exact import closed_form as budgets
+from lpverify.exact import recursion
+from lpverify.numerics import Array, Levels
+from lpverify.verifiers import Verifier, verifier
+from lpverify.verifiers.traversal import traversal_law
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
 MAX_DRAFTS = 20_000
@@ -44,21 +45,21 @@ def evaluate(
     ``max_terms`` terms, else the closed form. Raises InputError for an unknown name or a method that the verifier has
     not, SizeError beyond ``max_terms`` (default: the limit of the method).
 
-    >>> from lpverify.dist.pair import DistPair
-    >>> coin = DistPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> from lpverify.core.model_pair import ModelPair
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
     >>> round(evaluate(VerifyProblem(coin, paths=2), "specinfer").block_efficiency, 6)
     1.79
     """
-    _check.choice("method", method, METHODS)
+    errors.choice("method", method, METHODS)
     checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
     paths = 1 if checked.first_path_only else problem.paths
     recursive = checked.node_rule is not None or checked.law is traversal_law
     closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
     if method == "recursion" and not recursive:
-        raise _check.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
+        raise errors.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
     if method == "closed form" and not closed:
         expected = "one of " + ", ".join(budgets.ALGORITHMS)
-        raise _check.fail("method", got=f"closed form for {checked.name}", expected=expected)
+        raise errors.fail("method", got=f"closed form for {checked.name}", expected=expected)
     if method == "auto":
         fits = draft_count(problem.pair, checked, paths) <= (max_terms or MAX_DRAFTS)
         method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
@@ -96,13 +97,13 @@ def build(name: str, problem: VerifyProblem, optimum: LpSolution | None = None) 
 
 
 def enumerated_masses(
-    pair: DistPair, algorithm: Verifier, paths: int, max_terms: int = MAX_DRAFTS
+    pair: ModelPair, algorithm: Verifier, paths: int, max_terms: int = MAX_DRAFTS
 ) -> tuple[Levels, int]:
     """Emitted masses (see `lpverify.exact.recursion`) summed over all drafts, and their number. Raises SizeError."""
     terms = draft_count(pair, algorithm, paths)
     if terms > max_terms:
         kind = "ordered tuples" if algorithm.path_order else "multisets"
-        raise _check.too_large(
+        raise errors.too_large(
             f"enumeration of {paths} paths of {pair.depth} out of {pair.vocab_size} tokens for {algorithm.name}",
             size=f"{terms} {kind}",
             limit=str(max_terms),
@@ -112,21 +113,21 @@ def enumerated_masses(
     every: Iterable[drafts.Draft]
     every = drafts.ordered_drafts(pair, paths) if algorithm.path_order else drafts.draft_multisets(pair, paths)
     for draft in every:
-        view = TreeView.from_pair(pair, draft.paths)
+        view = DraftTree.from_pair(pair, draft.paths)
         law = algorithm(view)
         index = level_index(view.parent, view.token, pair.vocab_size)
         for node in np.flatnonzero(law.stop > 0).tolist():
-            emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_law(node)
+            emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_token(node)
     return emitted, terms
 
 
-def draft_count(pair: DistPair, algorithm: Verifier, paths: int) -> int:
+def draft_count(pair: ModelPair, algorithm: Verifier, paths: int) -> int:
     """How many drafts `enumerated_masses` sums over."""
     leaves = int((pair.draft_paths[-1] > 0).sum())
     return drafts.count_ordered(leaves, paths) if algorithm.path_order else drafts.count_multisets(leaves, paths)
 
 
-def emitted_law(pair: DistPair, emitted: Levels) -> Array:
+def emitted_law(pair: ModelPair, emitted: Levels) -> Array:
     """Law of the first L+1 tokens, shape (V**(L+1),), when the target continues after each emitted token."""
     begun = emitted[0].reshape(-1)
     for rows, stopped in zip((*pair.target[1:], pair.bonus_rows), emitted[1:], strict=True):

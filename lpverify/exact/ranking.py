@@ -25,10 +25,10 @@ from math import factorial
 import numpy as np
 import numpy.typing as npt
 
-from lpverify._array import divide
-from lpverify.dist.pair import DistPair
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import VerifyProblem
 from lpverify.lp.coverage import phi_chord
-from lpverify.problem import VerifyProblem
+from lpverify.numerics import divide
 
 EFFORT = 40_000_000
 """Orders x leaves x K that are evaluated at most, about a second."""
@@ -58,7 +58,7 @@ def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT)
 
     ``seed`` drives the random moves of the local search, ``effort`` bounds orders tried x leaves x K.
 
-    >>> pair = DistPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
+    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> round(best_ranking(VerifyProblem(pair, paths=2)).block_efficiency, 12)
     1.84
     """
@@ -88,7 +88,7 @@ def selected_leaf_law(leaf_mass: Floats, orders: Orders, paths: int) -> Floats:
     return result
 
 
-def evaluate_orders(pair: DistPair, orders: Orders, paths: int) -> Floats:
+def evaluate_orders(pair: ModelPair, orders: Orders, paths: int) -> Floats:
     """Block efficiency of every order, shape ``(B,)``."""
     vocab_size, depth, count = pair.vocab_size, pair.depth, len(orders)
     levels = [selected_leaf_law(pair.draft_paths[-1], orders, paths)]
@@ -103,7 +103,7 @@ def evaluate_orders(pair: DistPair, orders: Orders, paths: int) -> Floats:
     return value
 
 
-def _all_orders(pair: DistPair, paths: int, active: Orders) -> RankingResult:
+def _all_orders(pair: ModelPair, paths: int, active: Orders) -> RankingResult:
     best, best_order, tried = -1.0, active, 0
     others_count = len(active) - 1
     rest = np.array(list(permutations(range(others_count))), dtype=np.int64)
@@ -119,7 +119,7 @@ def _all_orders(pair: DistPair, paths: int, active: Orders) -> RankingResult:
     return RankingResult(best, best_order, tried, complete=True)
 
 
-def greedy_order(pair: DistPair) -> Orders:
+def greedy_order(pair: ModelPair) -> Orders:
     """GBV's order of all leaves: lexicographic, the children of every node by p/q descending, ties by token id."""
     key = np.zeros(1, dtype=np.int64)
     for target, draft in zip(pair.target, pair.draft, strict=True):
@@ -130,7 +130,7 @@ def greedy_order(pair: DistPair) -> Orders:
     return np.argsort(key)
 
 
-def _local_search(pair: DistPair, paths: int, rng: np.random.Generator, allowed: int) -> RankingResult:
+def _local_search(pair: ModelPair, paths: int, rng: np.random.Generator, allowed: int) -> RankingResult:
     """Hill climbing from GBV's order and from the order by P/Q, with batches of random moves; ``allowed`` orders."""
     mass = pair.draft_paths[-1]
     batch = min(BATCH, max(1, allowed // 8))
@@ -153,7 +153,7 @@ def _local_search(pair: DistPair, paths: int, rng: np.random.Generator, allowed:
     return RankingResult(best, order, tried, complete=False)
 
 
-def _move(order: Orders, pair: DistPair, rng: np.random.Generator) -> Orders:
+def _move(order: Orders, pair: ModelPair, rng: np.random.Generator) -> Orders:
     """One random neighbour: a leaf goes to another place, or two siblings' subtrees exchange places.
 
     The subtrees' leaves fill the places that both had together, one subtree after the other; on a lexicographic order

@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify import _check
-from lpverify._array import Array, Levels, one, zero, zeros
-from lpverify.dist import drafts, tree
-from lpverify.dist.pair import DistPair
-from lpverify.verify._residual import acceptance, positive_part
-from lpverify.verify.base import NodeRule
-from lpverify.verify.traversal import after_rejection
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ModelPair
+from lpverify.drafting import iid_paths as drafts
+from lpverify.numerics import Array, Levels, one, zero, zeros
+from lpverify.verifiers.base import NodeRule
+from lpverify.verifiers.residual import acceptance, positive_part
+from lpverify.verifiers.traversal import after_rejection
 
 MAX_TUPLES = 2_000_000
 """Most (node, tuple of drafted children) pairs that a walker's recursion visits: up to about 10 seconds in floats."""
@@ -31,14 +32,14 @@ MAX_VISITS = 300_000
 """Most (node, history of rejected siblings) pairs that Traversal's recursion visits: up to about 10 seconds."""
 
 
-def no_masses(pair: DistPair) -> Levels:
+def no_masses(pair: ModelPair) -> Levels:
     """Emitted masses of nothing yet: zeros, one ``(V**i, V)`` array per depth 0..L."""
     size = pair.vocab_size
     return tuple(zeros((tree.level_size(size, i), size), pair.target[0]) for i in range(pair.depth + 1))
 
 
 def walker_masses(
-    pair: DistPair,
+    pair: ModelPair,
     rule: Callable[[Array, Array, int], NodeRule],
     paths: int,
     *,
@@ -53,7 +54,7 @@ def walker_masses(
     count_drafted = drafts.count_ordered if ordered else drafts.count_multisets
     terms = sum(len(level) for level in pair.target) * sum(count_drafted(size, k) for k in range(1, paths + 1))
     if terms > max_terms:
-        raise _check.too_large(
+        raise errors.too_large(
             f"recursion on (node, k) with {paths} paths",
             size=f"{terms} tuples of drafted tokens",
             limit=str(max_terms),
@@ -89,7 +90,7 @@ def _drafted_tuples(tokens: list[int], count: int, ordered: bool) -> npt.NDArray
     return np.array(list(every))
 
 
-def traversal_masses(pair: DistPair, paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:
+def traversal_masses(pair: ModelPair, paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:
     """Emitted masses of Traversal, and the number of visits. Raises SizeError.
 
     The child drafted first at a node with rows p', q' and k paths left is x with probability q'(x), m - 1 of the k - 1
@@ -99,7 +100,7 @@ def traversal_masses(pair: DistPair, paths: int, max_terms: int = MAX_VISITS) ->
     draftable = max(int((level > 0).sum(axis=1).max()) for level in pair.draft)
     terms = traversal_visits(draftable, depth, paths)
     if terms > max_terms:
-        raise _check.too_large(
+        raise errors.too_large(
             f"recursion of traversal with {paths} paths",
             size=f"{terms} visits",
             limit=str(max_terms),

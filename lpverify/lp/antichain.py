@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from lpverify import _check
-from lpverify._array import Levels, total
-from lpverify.dist import tree
-from lpverify.dist.pair import DistPair
-from lpverify.lp import _highs, certify
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import LpSolution, Round
+from lpverify.lp import certify, highs
 from lpverify.lp.coverage import capped_budgets, hull, phi
 from lpverify.lp.single_path import flow_bounds, flow_matrix, split_levels
-from lpverify.result import LpSolution, Round
+from lpverify.numerics import Levels, total
 
 MAX_ANTICHAINS = 100_000
 MAX_CUT_NODES = 5_000
@@ -65,14 +65,14 @@ def antichains(vocab_size: int, depth: int) -> sparse.csr_array:
     return sparse.csr_array(np.hstack(levels)[1:].astype(np.float64))
 
 
-def solve(pair: DistPair, paths: int) -> LpSolution:
+def solve(pair: ModelPair, paths: int) -> LpSolution:
     """The optimum with every constraint explicit. Raises SizeError beyond 100,000 antichains."""
     start = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     _refuse_large(pair)
     pair = pair.floats
     program = coverage_program(pair, antichains(pair.vocab_size, pair.depth), paths)
-    point = _highs.solve(program, tolerance=1e-9)
+    point = highs.solve(program, tolerance=1e-9)
     multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
     value = 1 + point.objective
     return LpSolution(
@@ -86,10 +86,10 @@ def solve(pair: DistPair, paths: int) -> LpSolution:
     )
 
 
-def coverage_program(pair: DistPair, rows: sparse.csr_array, paths: int) -> _highs.LinearProgram:
+def coverage_program(pair: ModelPair, rows: sparse.csr_array, paths: int) -> highs.LinearProgram:
     """The program over f (nodes below the root) with the given antichains; the first ``nodes`` rows are f <= p f."""
     draft = np.concatenate(pair.draft_paths[1:])
-    return _highs.LinearProgram(
+    return highs.LinearProgram(
         objective=np.ones(pair.nodes),
         matrix=sparse.vstack([flow_matrix(pair), rows], format="csr"),
         row_lower=np.full(pair.nodes + rows.shape[0], -np.inf),
@@ -99,16 +99,16 @@ def coverage_program(pair: DistPair, rows: sparse.csr_array, paths: int) -> _hig
     )
 
 
-def solve_by_cuts(pair: DistPair, paths: int, *, tolerance: float = 1e-8, max_rounds: int = 500) -> LpSolution:
+def solve_by_cuts(pair: ModelPair, paths: int, *, tolerance: float = 1e-8, max_rounds: int = 500) -> LpSolution:
     """The optimum by cutting planes, with a feasible point and certified bounds in every round.
 
     Every round's multipliers give an upper bound (`certify.upper_bound`); its budgets, lowered by the worst violation,
     a lower bound. ``status`` is ``"stalled"`` when ``max_rounds`` were not enough.
     """
     start = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     if pair.nodes > MAX_CUT_NODES:
-        raise _check.too_large(
+        raise errors.too_large(
             "cutting planes",
             size=f"{pair.nodes} nodes",
             limit=f"{MAX_CUT_NODES}",
@@ -116,7 +116,7 @@ def solve_by_cuts(pair: DistPair, paths: int, *, tolerance: float = 1e-8, max_ro
         )
     pair = pair.floats
     rows = sparse.csr_array(sparse.eye_array(pair.nodes))  # single nodes: the node relaxation
-    model = _highs.Model(coverage_program(pair, rows, paths), tolerance=1e-10)
+    model = highs.Model(coverage_program(pair, rows, paths), tolerance=1e-10)
     draft = np.concatenate(pair.draft_paths[1:])
     best_lower, best_upper = 1.0, np.inf
     history: list[Round] = []
@@ -149,7 +149,7 @@ def solve_by_cuts(pair: DistPair, paths: int, *, tolerance: float = 1e-8, max_ro
     )
 
 
-def violated(pair: DistPair, budgets: Levels, paths: int) -> tuple[sparse.csr_array, float]:
+def violated(pair: ModelPair, budgets: Levels, paths: int) -> tuple[sparse.csr_array, float]:
     """The most violated antichains among the hull's vertices as rows over the nodes, and the worst violation."""
     vertices = hull(pair.draft_paths, budgets)
     excess = vertices.height - phi(vertices.mass, paths)
@@ -167,12 +167,12 @@ def _siblings(levels: list[npt.NDArray[np.int8]], vocab_size: int) -> list[npt.N
     return [np.hstack([level[pick] for pick in picks]) for level in levels]
 
 
-def _refuse_large(pair: DistPair) -> None:
+def _refuse_large(pair: ModelPair) -> None:
     subtree, depth = 2, 1
     while depth < pair.depth and subtree < MAX_ANTICHAINS:  # the exact number may have millions of digits
         subtree, depth = 1 + subtree**pair.vocab_size, depth + 1
     if subtree >= MAX_ANTICHAINS or subtree**pair.vocab_size > MAX_ANTICHAINS:
-        raise _check.too_large(
+        raise errors.too_large(
             "antichain program",
             size=f"the number of antichains for V = {pair.vocab_size}, L = {pair.depth}",
             limit=f"{MAX_ANTICHAINS}",

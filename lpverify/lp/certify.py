@@ -34,22 +34,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lpverify import _check
-from lpverify._array import (
-    Array,
-    Levels,
-    accumulate,
-    as_float,
-    down_the_tree,
-    is_exact,
-    total,
-    up_the_tree,
-    zeros,
-)
-from lpverify.dist import tree
-from lpverify.dist.pair import ROW_SUM_TOLERANCE, DistPair
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ROW_SUM_TOLERANCE, ModelPair
+from lpverify.core.results import Certificate, RankTable
 from lpverify.lp.coverage import capped_budgets, phi_chord, phi_mean_slope, separate
-from lpverify.result import Certificate, RankTable
+from lpverify.numerics import Array, Levels, accumulate, as_float, down_the_tree, is_exact, total, up_the_tree, zeros
 
 RELATIVE = 1e-9
 """Float check: slack per entry relative to the entry that it is compared with ..."""
@@ -79,7 +69,7 @@ class CertificateCheck:
     violations: tuple[str, ...]
 
 
-def repair(pair: DistPair, ranks: RankTable) -> RankTable:
+def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
     """Make the marginals of a nonnegative table exactly legal.
 
     Negative entries become 0; each row is rescaled to sum to Q(leaf), an empty row being spread over all bins as
@@ -113,7 +103,7 @@ def repair(pair: DistPair, ranks: RankTable) -> RankTable:
     return RankTable(edges=edges, leaf=leaf, bin=column, mass=mass)
 
 
-def lower_bound(pair: DistPair, ranks: RankTable, paths: int) -> LowerBound:
+def lower_bound(pair: ModelPair, ranks: RankTable, paths: int) -> LowerBound:
     """The value of the best policy that ranks paths by ``ranks``, which must be legal (`repair`)."""
     leaf_law = accumulate(ranks.leaf, ranks.mass * _mean_slopes(ranks, paths)[ranks.bin], pair.draft_paths[-1].size)
     selected = up_the_tree(leaf_law, pair.vocab_size, pair.depth)
@@ -121,7 +111,7 @@ def lower_bound(pair: DistPair, ranks: RankTable, paths: int) -> LowerBound:
     return LowerBound(total(budgets), selected, budgets)
 
 
-def path_prices(pair: DistPair, multipliers: Levels) -> Levels:
+def path_prices(pair: ModelPair, multipliers: Levels) -> Levels:
     """The least y(c) >= 0 with ``y(c) >= 1 - lambda(c) + sum_x p(x|c) lambda(cx)``; 0 at the root."""
     prices = [zeros(1, multipliers[-1])]
     for depth in range(1, pair.depth + 1):
@@ -132,7 +122,7 @@ def path_prices(pair: DistPair, multipliers: Levels) -> Levels:
     return tuple(prices)
 
 
-def upper_bound(pair: DistPair, multipliers: Levels, paths: int) -> Any:
+def upper_bound(pair: ModelPair, multipliers: Levels, paths: int) -> Any:
     """The bound that any ``multipliers`` lambda >= 0 prove, one ``(V**i,)`` array per level 0..L (root unused)."""
     prices = down_the_tree(path_prices(pair, multipliers))
     order = np.argsort(-prices, kind="stable")
@@ -141,7 +131,7 @@ def upper_bound(pair: DistPair, multipliers: Levels, paths: int) -> Any:
     return 1 + (pair.target[0][0] * multipliers[1]).sum() + (prices[order] * chords).sum()
 
 
-def check(pair: DistPair, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
+def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
     """Check a certificate without a solver and recompute both bounds.
 
     Lower side: T >= 0; row sums Q(leaf); edges from 0 to 1, never falling; column sums equal to the bin widths;
@@ -206,7 +196,7 @@ def check(pair: DistPair, certificate: Certificate, *, exact: bool = False) -> C
     )
 
 
-def check_coverage(pair: DistPair, budgets: Levels, multipliers: Levels, paths: int) -> CertificateCheck:
+def check_coverage(pair: ModelPair, budgets: Levels, multipliers: Levels, paths: int) -> CertificateCheck:
     """Check a primal-dual pair (f, lambda) of the coverage program directly, all antichains included.
 
     Lower side: ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and, by exact separation, ``f(A) <= phi(Q(A))`` for every
@@ -232,38 +222,38 @@ def check_coverage(pair: DistPair, budgets: Levels, multipliers: Levels, paths: 
     return CertificateCheck(total(budgets), upper, not violations, tuple(violations))
 
 
-def certify(pair: DistPair, ranks: RankTable, multipliers: Levels, paths: int) -> tuple[Certificate, LowerBound, Any]:
+def certify(pair: ModelPair, ranks: RankTable, multipliers: Levels, paths: int) -> tuple[Certificate, LowerBound, Any]:
     """Certificate of a legal table and multipliers >= 0, with the lower bound and the upper bound that they prove."""
     lower = lower_bound(pair, ranks, paths)
     certificate = Certificate(paths, ranks, lower.selected, lower.budgets, multipliers)
     return certificate, lower, upper_bound(pair, multipliers, paths)
 
 
-def exact_certificate(pair: DistPair, certificate: Certificate) -> Certificate:
+def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     """The certificate in Fractions, legal without tolerance: T repaired, lambda rounded to multiples of 2^-40.
 
-    Its table is what runs the optimum in exact arithmetic (`lpverify.verify.policy`). Raises InputError for a float
+    Its table is what runs the optimum in exact arithmetic (`lpverify.verifiers.policy`). Raises InputError for a float
     pair.
 
     >>> from lpverify.lp import single_path
-    >>> coin = DistPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
+    >>> coin = ModelPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
     >>> rough = single_path.solve(coin.floats).certificate
     >>> total(exact_certificate(coin, rough).budgets)
     Fraction(33, 20)
     """
     if not pair.rational:
-        raise _check.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
+        raise errors.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
     return _made_exact(pair, certificate)[0]
 
 
-def _made_exact(pair: DistPair, certificate: Certificate) -> tuple[Certificate, LowerBound, Any]:
+def _made_exact(pair: ModelPair, certificate: Certificate) -> tuple[Certificate, LowerBound, Any]:
     multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
     return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.paths)
 
 
-def _check_exact(pair: DistPair, certificate: Certificate) -> CertificateCheck:
+def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:
     if not pair.rational:
-        raise _check.fail("exact check", got="a problem in floating point", expected="rational probabilities")
+        raise errors.fail("exact check", got="a problem in floating point", expected="rational probabilities")
     violations = []
     if (certificate.ranks.mass < 0).any():
         violations.append("a rank mass is negative")
@@ -277,7 +267,7 @@ def _mean_slopes(ranks: RankTable, paths: int) -> Array:
     return np.asarray(phi_mean_slope(ranks.edges[:-1], np.diff(ranks.edges), paths))
 
 
-def _legal(pair: DistPair, ranks: RankTable) -> bool:
+def _legal(pair: ModelPair, ranks: RankTable) -> bool:
     """Exact table with exact marginals."""
     leaf_mass = pair.draft_paths[-1]
     rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
@@ -316,16 +306,16 @@ def _slack(excess: Array, size: Array) -> Array:
     return excess - ABSOLUTE - RELATIVE * np.abs(size)
 
 
-def _shapes(pair: DistPair, certificate: Certificate) -> None:
+def _shapes(pair: ModelPair, certificate: Certificate) -> None:
     sizes = [tree.level_size(pair.vocab_size, depth) for depth in range(pair.depth + 1)]
     for name in ("selected", "budgets", "multipliers"):
         got = [level.shape for level in getattr(certificate, name)]
         if got != [(size,) for size in sizes]:
-            raise _check.fail(f"certificate's {name}", got=f"levels of shape {got}", expected=f"sizes {sizes}")
+            raise errors.fail(f"certificate's {name}", got=f"levels of shape {got}", expected=f"sizes {sizes}")
     ranks = certificate.ranks
     bins = len(ranks.edges) - 1
     if not (ranks.leaf.shape == ranks.bin.shape == ranks.mass.shape and ranks.leaf.ndim == 1 and bins >= 1):
-        raise _check.fail("rank table", got="arrays of different shape", expected="one leaf, bin and mass per entry")
+        raise errors.fail("rank table", got="arrays of different shape", expected="one leaf, bin and mass per entry")
     for name, index, size in (("leaf", ranks.leaf, sizes[-1]), ("bin", ranks.bin, bins)):
         if index.size and not (0 <= index.min() and index.max() < size):
-            raise _check.fail(f"rank table's {name}", got="an index out of range", expected=f"0..{size - 1}")
+            raise errors.fail(f"rank table's {name}", got="an index out of range", expected=f"0..{size - 1}")

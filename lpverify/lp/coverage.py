@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify import _check
-from lpverify._array import Array, Levels, divide, is_exact, ones, total, zeros
-from lpverify.dist.pair import DistPair
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.numerics import Array, Levels, divide, is_exact, ones, total, zeros
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
 
@@ -74,7 +74,7 @@ def phi_chord(start: Any, width: Any, paths: int) -> Any:
     return width * phi_mean_slope(start, width, paths)
 
 
-def capped_budgets(pair: DistPair, caps: Levels) -> Levels:
+def capped_budgets(pair: ModelPair, caps: Levels) -> Levels:
     """The largest f with ``f(root) = 1``, ``f(cx) <= p(x|c) f(c)`` and ``f <= caps`` (below the root).
 
     One top-down pass ``f(cx) = min(p(x|c) f(c), caps(cx))``; it is the coordinate-wise largest feasible point, so it
@@ -86,19 +86,19 @@ def capped_budgets(pair: DistPair, caps: Levels) -> Levels:
     return tuple(budgets)
 
 
-def node_relaxation(pair: DistPair, paths: int) -> tuple[Any, Levels]:
+def node_relaxation(pair: ModelPair, paths: int) -> tuple[Any, Levels]:
     """Upper bound that keeps only the coverage constraints of single nodes, ``f(c) <= phi(Q(c))``.
 
     Returns (value, budgets). Equal to the LP for K = 1.
     """
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     budgets = capped_budgets(pair, tuple(phi(level, paths) for level in pair.draft_paths))
     return total(budgets), budgets
 
 
-def marginal_bound(pair: DistPair, paths: int) -> Any:
+def marginal_bound(pair: ModelPair, paths: int) -> Any:
     """Upper bound ``sum_c min(P(c), phi(Q(c)))``, which forgets the order of the nodes along a path too."""
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     smaller = (np.minimum(p, phi(q, paths)) for p, q in zip(pair.target_paths, pair.draft_paths, strict=True))
     return total(tuple(smaller))
 
@@ -172,7 +172,7 @@ def separate(draft_paths: Levels, budgets: Levels, paths: int) -> tuple[Mask, An
     >>> [level.nonzero()[0].tolist() for level in mask], round(float(violation), 3)
     ([[], [], [0, 2]], 0.2)
     """
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     vertices = hull(draft_paths, budgets)
     excess = vertices.height - phi(vertices.mass, paths)
     best = int(np.argmax(excess))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lpverify import _check
-from lpverify.dist.pair import DistPair
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
 from lpverify.lp.coverage import phi_mean_slope
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class CvxProgram:
         return replace(self, problem=problem, constraints={**self.constraints, "extra": kept})
 
 
-def single_path_program(pair: DistPair) -> CvxProgram:
+def single_path_program(pair: ModelPair) -> CvxProgram:
     r"""One draft path (THEORY 1).
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,
@@ -68,7 +68,7 @@ def single_path_program(pair: DistPair) -> CvxProgram:
     return _program(cvxpy.Maximize(_total(budgets)), {"budgets": budgets}, constraints)
 
 
-def multi_path_program(pair: DistPair, paths: int, bins: int | Sequence[float]) -> CvxProgram:
+def multi_path_program(pair: ModelPair, paths: int, bins: int | Sequence[float]) -> CvxProgram:
     r"""K paths, rank-quantile formulation (THEORY 2.4): any bins give a policy, hence a lower bound on the optimum.
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,  f(cx) <= p(x|c) f(c) ("target"),
@@ -80,12 +80,12 @@ def multi_path_program(pair: DistPair, paths: int, bins: int | Sequence[float]) 
     edges from 0 to 1 themselves. Raises InputError for bad edges, SizeError beyond 10^6 table entries.
     """
     cvxpy = _cvxpy()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     edges = _edges(paths, bins)
     pair = pair.floats
     leaf_mass, widths = pair.draft_paths[-1], np.diff(edges)
     if leaf_mass.size * widths.size > MAX_TABLE:
-        raise _check.too_large(
+        raise errors.too_large(
             "cvxpy program",
             size=f"{leaf_mass.size} leaves x {widths.size} bins",
             limit=f"{MAX_TABLE}",
@@ -108,7 +108,7 @@ def _cvxpy() -> Any:
     return import_module("cvxpy")
 
 
-def _budgets(pair: DistPair) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _budgets(pair: ModelPair) -> tuple[tuple[Any, ...], dict[str, Any]]:
     cvxpy = _cvxpy()
     vocab_size = pair.vocab_size
     budgets = tuple(cvxpy.Variable(vocab_size**i, nonneg=True, name=f"budgets[{i}]") for i in range(pair.depth + 1))
@@ -131,9 +131,9 @@ def _program(objective: Any, variables: dict[str, Any], constraints: dict[str, A
 
 def _edges(paths: int, bins: int | Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
     if isinstance(bins, int):
-        count = _check.integer("bins", bins, least=1)
+        count = errors.integer("bins", bins, least=1)
         return 1 - (1 - np.linspace(0, 1, count + 1)) ** (1 / paths)
     edges = np.asarray(bins, dtype=np.float64)
     if edges.ndim != 1 or edges.size < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
-        raise _check.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
+        raise errors.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
     return edges

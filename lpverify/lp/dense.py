@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from lpverify import _check
-from lpverify._array import Levels, down_the_tree
-from lpverify.dist.pair import DistPair
-from lpverify.lp import _highs, certify
-from lpverify.lp._heights import Vector
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import Certificate, LpSolution, RankTable, Round
+from lpverify.lp import certify, highs
+from lpverify.lp.bins import Vector
 from lpverify.lp.coverage import phi_mean_slope
 from lpverify.lp.single_path import flow_bounds, flow_matrix, split_levels
-from lpverify.result import Certificate, LpSolution, RankTable, Round
+from lpverify.numerics import Levels, down_the_tree
 
 MAX_ENTRIES = 400_000
 FIRST_BINS = 40
@@ -28,7 +28,7 @@ MAX_ROUNDS = 12
 
 
 def solve(
-    pair: DistPair,
+    pair: ModelPair,
     paths: int,
     *,
     tolerance: float = 1e-8,
@@ -41,7 +41,7 @@ def solve(
     ``tolerance``. Raises SizeError when leaves x bins exceed `MAX_ENTRIES`.
     """
     began = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     pair = pair.floats
     leaves = pair.draft_paths[-1].size
     edges = np.linspace(0.0, 1.0, FIRST_BINS + 1)
@@ -54,13 +54,13 @@ def solve(
             if rounds:
                 status = "stalled"
                 break
-            raise _check.too_large(
+            raise errors.too_large(
                 "dense rank-quantile program",
                 size=f"{entries:,} table entries",
                 limit=f"{MAX_ENTRIES:,}",
                 instead="use the method quantile",
             )
-        point = _highs.solve(program(pair, paths, edges), method="ipm", crossover=False)
+        point = highs.solve(program(pair, paths, edges), method="ipm", crossover=False)
         table = point.x[2 * pair.nodes :] * np.repeat(pair.draft_paths[-1], len(edges) - 1)
         ranks = certify.repair(pair, every_entry(leaves, edges, table))
         multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
@@ -94,7 +94,7 @@ def solve(
     )
 
 
-def program(pair: DistPair, paths: int, edges: Vector) -> _highs.LinearProgram:
+def program(pair: ModelPair, paths: int, edges: Vector) -> highs.LinearProgram:
     """Columns: f and M of every node below the root, then t(leaf, b) = T(leaf, b) / Q(leaf), leaf by leaf."""
     nodes, bins = pair.nodes, len(edges) - 1
     mass = pair.draft_paths[-1]
@@ -118,7 +118,7 @@ def program(pair: DistPair, paths: int, edges: Vector) -> _highs.LinearProgram:
     upper = np.concatenate([flow_bounds(pair), np.zeros(2 * nodes), np.ones(leaves), np.diff(edges)])
     lower = np.concatenate([np.full(2 * nodes, -np.inf), upper[2 * nodes :]])
     columns = matrix.shape[1]
-    return _highs.LinearProgram(
+    return highs.LinearProgram(
         objective=np.concatenate([np.ones(nodes), np.zeros(columns - nodes)]),
         matrix=matrix,
         row_lower=lower,
@@ -134,7 +134,7 @@ def every_entry(leaves: int, edges: Vector, table: Vector) -> RankTable:
     return RankTable(edges, np.repeat(np.arange(leaves), bins), np.tile(np.arange(bins), leaves), table)
 
 
-def with_jumps(pair: DistPair, multipliers: Levels, edges: Vector, gap: float) -> Vector:
+def with_jumps(pair: ModelPair, multipliers: Levels, edges: Vector, gap: float) -> Vector:
     """The edges and every rank at which the height of the leaves falls by more than a share of the gap."""
     height = down_the_tree(certify.path_prices(pair, multipliers))
     order = np.argsort(-height, kind="stable")
@@ -144,7 +144,7 @@ def with_jumps(pair: DistPair, multipliers: Levels, edges: Vector, gap: float) -
     return np.asarray(merged[np.concatenate([[True], np.diff(merged[:-1]) > 1e-10, [True]])])
 
 
-def _children(pair: DistPair) -> sparse.csr_array:
+def _children(pair: ModelPair) -> sparse.csr_array:
     """Row c has ones at the children of c (none for a leaf)."""
     inner = pair.nodes - pair.draft_paths[-1].size
     below = np.arange(pair.vocab_size, pair.nodes)

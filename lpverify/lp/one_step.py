@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify import _check
-from lpverify._array import Array, divide, zeros
-from lpverify.dist.pair import DistPair
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import LpSolution
 from lpverify.lp.coverage import phi
-from lpverify.result import LpSolution
+from lpverify.numerics import Array, divide, zeros
 
 
 def best_set(target: Array, draft: Array, paths: int) -> tuple[Any, npt.NDArray[np.int64]]:
@@ -49,12 +49,12 @@ def best_set(target: Array, draft: Array, paths: int) -> tuple[Any, npt.NDArray[
     return values[best], order[:best]
 
 
-def solve(pair: DistPair, paths: int) -> LpSolution:
+def solve(pair: ModelPair, paths: int) -> LpSolution:
     """The optimum for L = 1, exact for a rational pair. Raises InputError for a deeper pair."""
     start = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     if pair.depth != 1:
-        raise _check.fail("depth for the one-step closed form", got=pair.depth, expected="1")
+        raise errors.fail("depth for the one-step closed form", got=pair.depth, expected="1")
     value = 1 + best_set(pair.target[0][0], pair.draft[0][0], paths)[0]
     return LpSolution(
         value=float(value),

@@ -10,8 +10,8 @@ feasible policy, hence a lower bound; the multipliers lambda of ``f(cx) <= p f``
 binning. Both are taken from the iterates through `lpverify.lp.certify`, so they hold whatever the solver did.
 
 The first round uses ten bins for all leaves. Every later round cuts the bins where the heights of the leaves jump and
-gives a leaf only the bins that an optimal table can use (`lpverify.lp._heights`), typically 4 to 10. Each round is
-solved by an interior-point method whose linear algebra follows the prefix tree (`lpverify.lp._interior_point`); it
+gives a leaf only the bins that an optimal table can use (`lpverify.lp.bins`), typically 4 to 10. Each round is
+solved by an interior-point method whose linear algebra follows the prefix tree (`lpverify.lp.interior_point`); it
 starts from the point that the last round reached and stops as soon as its own gap is small against what the bins lose.
 """
 
@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lpverify import _check
-from lpverify._array import Levels, down_the_tree
-from lpverify.dist.pair import DistPair
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import Certificate, LpSolution, RankTable, Round
 from lpverify.lp import certify, single_path
-from lpverify.lp._heights import Heights, IntVector, Vector
-from lpverify.lp._interior_point import InteriorPoint
-from lpverify.lp._tree_newton import Breakdown, Shape
+from lpverify.lp.bins import Heights, IntVector, Vector
 from lpverify.lp.coverage import phi_mean_slope
-from lpverify.result import Certificate, LpSolution, RankTable, Round
+from lpverify.lp.interior_point import InteriorPoint
+from lpverify.lp.tree_newton import Breakdown, Shape
+from lpverify.numerics import Levels, down_the_tree
 
 MAX_NODES = 2_000_000
 """Beyond this even eight bins a leaf need more than about 6 GB."""
@@ -52,7 +52,7 @@ NEGLIGIBLE = 1e-14
 
 
 def solve(
-    pair: DistPair,
+    pair: ModelPair,
     paths: int,
     *,
     tolerance: float = 1e-9,
@@ -67,10 +67,10 @@ def solve(
 
     Raises InputError for K < 1 and SizeError beyond `MAX_NODES`.
     """
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     pair = pair.floats
     if pair.nodes > MAX_NODES:
-        raise _check.too_large(
+        raise errors.too_large(
             "rank-quantile program",
             size=f"{pair.nodes:,} nodes",
             limit=f"{MAX_NODES:,}",
@@ -93,7 +93,7 @@ class Bins:
 class _Search:
     """The bounds found so far and what proves them."""
 
-    pair: DistPair
+    pair: ModelPair
     paths: int
     tolerance: float
     time_limit: float | None
@@ -240,7 +240,7 @@ def warm_start(method: InteriorPoint, earlier: InteriorPoint, bins: Bins, finer:
     method.start_from(earlier, table, price - price[-1])
 
 
-def interior_point(pair: DistPair, paths: int, bins: Bins) -> InteriorPoint:
+def interior_point(pair: ModelPair, paths: int, bins: Bins) -> InteriorPoint:
     """The program on given bins, at its cold start.
 
     Leaves of draft mass below `NEGLIGIBLE` take no part, and f = 0 is fixed at nodes of target mass below it.
@@ -273,7 +273,7 @@ def interior_point(pair: DistPair, paths: int, bins: Bins) -> InteriorPoint:
     return InteriorPoint(shape, leaf_mass, np.diff(edges) * (leaf_mass.sum() / edges[-1]))
 
 
-def multipliers_of(method: InteriorPoint, pair: DistPair) -> Levels:
+def multipliers_of(method: InteriorPoint, pair: ModelPair) -> Levels:
     """lambda >= 0 of an iterate. Where f = 0 was fixed lambda makes the node's price 0, which costs nothing."""
     shape = method.shape
     levels = [np.zeros(0)] * (pair.depth + 1)

@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from lpverify import _check
-from lpverify._array import Levels, as_float, total, zeros
-from lpverify.dist.pair import DistPair
-from lpverify.lp import _highs, antichain, certify
-from lpverify.lp._exact_basis import CoverageRows, Vertex
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import Certificate, LpSolution
+from lpverify.lp import antichain, certify, highs
 from lpverify.lp.coverage import capped_budgets, hull, phi
+from lpverify.lp.exact_basis import CoverageRows, Vertex
 from lpverify.lp.single_path import split_levels
-from lpverify.result import Certificate, LpSolution
+from lpverify.numerics import Levels, as_float, total, zeros
 
 MAX_VERTEX_NODES = 400
 """Beyond this the basis is not solved exactly; the start's certificate is turned into rational bounds instead."""
@@ -37,7 +37,7 @@ MAX_VERTICES = 30
 
 
 def exact_optimum(
-    pair: DistPair, paths: int, start: Certificate | None = None, *, time_limit: float = 300.0
+    pair: ModelPair, paths: int, start: Certificate | None = None, *, time_limit: float = 300.0
 ) -> LpSolution:
     """The optimum of a rational pair as a fraction where it can be proved, else rational lower and upper bounds.
 
@@ -47,14 +47,14 @@ def exact_optimum(
 
     Raises InputError for a float pair, SizeError beyond 400 nodes without a start.
 
-    >>> coin = DistPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
+    >>> coin = ModelPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
     >>> exact_optimum(coin, 2).exact
     Fraction(189, 100)
     """
     began = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     if not pair.rational:
-        raise _check.fail("exact optimum", got="a problem in floating point", expected="rational probabilities")
+        raise errors.fail("exact optimum", got="a problem in floating point", expected="rational probabilities")
     lower, upper = Fraction(1), Fraction(pair.depth + 1)
     details: dict[str, Any] = {}
     if start is not None:
@@ -67,7 +67,7 @@ def exact_optimum(
             rows.add(level_sets(pair, start.multipliers))
         lower, upper, details = _search(rows, lower, upper, began + time_limit)
     elif start is None:
-        raise _check.too_large(
+        raise errors.too_large(
             "exact optimum",
             size=f"{pair.nodes} nodes",
             limit=f"{MAX_VERTEX_NODES}",
@@ -115,18 +115,18 @@ def _search(
         rows.add(np.concatenate(vertices.antichain(int(k))[1:]) for k in np.flatnonzero(excess > 0))
         basic_rows = np.ones(rows.pair.nodes + len(rows.pool), dtype=bool)
         basic_rows[vertex.tight] = False
-        model = _highs.Model(rows.refined(vertex), tolerance=1e-10)
+        model = highs.Model(rows.refined(vertex), tolerance=1e-10)
         model.start_from(point.basic_columns, basic_rows)
         try:
             point = model.solve()
-        except _highs.SolverError:  # too rough a scale: the bounds stand as they are
+        except highs.SolverError:  # too rough a scale: the bounds stand as they are
             break
     return lower, upper, proof
 
 
-def _converge(rows: CoverageRows, deadline: float) -> _highs.LpPoint:
+def _converge(rows: CoverageRows, deadline: float) -> highs.LpPoint:
     """Cutting planes in floating point, until no antichain is violated beyond the solver's tolerance."""
-    model = _highs.Model(rows.program(), tolerance=1e-10)
+    model = highs.Model(rows.program(), tolerance=1e-10)
     draft = as_float(rows.draft)
     while True:
         point = model.solve()
@@ -138,7 +138,7 @@ def _converge(rows: CoverageRows, deadline: float) -> _highs.LpPoint:
         model.add_rows(added, np.full(new, -np.inf), phi(added @ draft, rows.paths))
 
 
-def _lowered(pair: DistPair, budgets: Levels, excess: Fraction) -> Levels:
+def _lowered(pair: ModelPair, budgets: Levels, excess: Fraction) -> Levels:
     """A feasible point near ``budgets``: ``excess`` off every node is at least that off every antichain."""
     return capped_budgets(pair, tuple(np.maximum(level - excess, 0 * level) for level in budgets))
 
@@ -151,7 +151,7 @@ def _multipliers(rows: CoverageRows, vertex: Vertex) -> Levels:
     return split_levels(flat, rows.pair, Fraction(0))
 
 
-def level_sets(pair: DistPair, multipliers: Levels) -> npt.NDArray[np.bool_]:
+def level_sets(pair: ModelPair, multipliers: Levels) -> npt.NDArray[np.bool_]:
     """The antichains that carry the dual: for each value t > 0 the nodes where the summed prices first reach t.
 
     Shape (antichains, nodes), nodes breadth-first; at most one antichain per node.

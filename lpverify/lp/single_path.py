@@ -24,22 +24,22 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from lpverify import _check
-from lpverify._array import Array, Levels, ones, total, zeros
-from lpverify.dist import tree
-from lpverify.dist.pair import DistPair
-from lpverify.lp import _highs, certify
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import Certificate, LpSolution, RankTable
+from lpverify.lp import certify, highs
 from lpverify.lp.coverage import capped_budgets
-from lpverify.result import Certificate, LpSolution, RankTable
+from lpverify.numerics import Array, Levels, ones, total, zeros
 
 MAX_LP_NODES = 20_000
 """Largest tree that `solve_as_lp` takes; the closed form has no limit."""
 
 
-def solve(pair: DistPair) -> LpSolution:
+def solve(pair: ModelPair) -> LpSolution:
     """The optimum in closed form, exact for a rational pair.
 
-    >>> pair = DistPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
+    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> round(solve(pair).value, 12)
     1.6
     """
@@ -61,7 +61,7 @@ def solve(pair: DistPair) -> LpSolution:
     )
 
 
-def optimal_multipliers(pair: DistPair, budgets: Levels) -> Levels:
+def optimal_multipliers(pair: ModelPair, budgets: Levels) -> Levels:
     """Optimal lambda for the ``budgets`` of the closed form, one array per level (0 at the root)."""
     below = [zeros(budgets[-1].size, budgets[0])]  # sum_x p(x|c) lambda(cx) for the nodes of the current level
     multipliers = []
@@ -73,19 +73,19 @@ def optimal_multipliers(pair: DistPair, budgets: Levels) -> Levels:
     return (zeros(1, budgets[0]), *reversed(multipliers))
 
 
-def solve_as_lp(pair: DistPair) -> LpSolution:
+def solve_as_lp(pair: ModelPair) -> LpSolution:
     """The same optimum from the explicit program, by HiGHS; certified like the closed form."""
     start = time.perf_counter()
     if pair.nodes > MAX_LP_NODES:
-        raise _check.too_large(
+        raise errors.too_large(
             "single-path program",
             size=f"{pair.nodes} nodes",
             limit=f"{MAX_LP_NODES}",
             instead="use the closed form (single_path.solve)",
         )
     pair = pair.floats
-    point = _highs.solve(
-        _highs.LinearProgram(
+    point = highs.solve(
+        highs.LinearProgram(
             objective=np.ones(pair.nodes),
             matrix=flow_matrix(pair),
             row_lower=np.full(pair.nodes, -np.inf),
@@ -108,7 +108,7 @@ def solve_as_lp(pair: DistPair) -> LpSolution:
     )
 
 
-def one_bin(pair: DistPair) -> RankTable:
+def one_bin(pair: ModelPair) -> RankTable:
     """The rank table that selects a path blindly (one bin), the only one that matters for K = 1."""
     like = pair.draft[0]
     leaf_mass = pair.draft_paths[-1]
@@ -120,10 +120,10 @@ def one_bin(pair: DistPair) -> RankTable:
     )
 
 
-def flow_matrix(pair: DistPair) -> sparse.csr_array:
+def flow_matrix(pair: ModelPair) -> sparse.csr_array:
     """Rows ``f(cx) - p(x|c) f(c) <= p(x|root) [c = root]``: one row and one column per node below the root.
 
-    >>> pair = DistPair.from_levels([[[0.25, 0.75]], [[0.5, 0.5], [1.0, 0.0]]], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
+    >>> pair = ModelPair.from_levels([[[0.25, 0.75]], [[0.5, 0.5], [1.0, 0.0]]], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
     >>> flow_matrix(pair).toarray()[2:4].tolist()  # nodes "00" and "01", children of "0"
     [[-0.5, 0.0, 1.0, 0.0, 0.0, 0.0], [-0.5, 0.0, 0.0, 1.0, 0.0, 0.0]]
     """
@@ -139,14 +139,14 @@ def flow_matrix(pair: DistPair) -> sparse.csr_array:
     return matrix
 
 
-def flow_bounds(pair: DistPair) -> npt.NDArray[np.float64]:
+def flow_bounds(pair: ModelPair) -> npt.NDArray[np.float64]:
     """Right sides of `flow_matrix`: p(x|root) for the root's children, 0 elsewhere."""
     bounds = np.zeros(pair.nodes)
     bounds[: pair.vocab_size] = pair.target[0][0]
     return bounds
 
 
-def split_levels(flat: Array, pair: DistPair, root: Any) -> Levels:
+def split_levels(flat: Array, pair: ModelPair, root: Any) -> Levels:
     """A breadth-first vector over the nodes below the root as levels 0..L, with ``root`` as the root's entry."""
     ends = np.cumsum([tree.level_size(pair.vocab_size, depth) for depth in range(1, pair.depth)])
     first = zeros(1, flat)

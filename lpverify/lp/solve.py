@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from lpverify import _check
+from lpverify import errors
+from lpverify.core.problem import VerifyProblem
+from lpverify.core.results import LpSolution, Round
 from lpverify.lp import antichain, dense, one_step, quantile, rational, single_path, transport
-from lpverify.problem import VerifyProblem
-from lpverify.result import LpSolution, Round
 
 METHODS = ("auto", "closed-form", "one-step", "quantile", "dense", "transport", "antichain", "cutting-planes")
 
@@ -37,20 +37,20 @@ def solve(
     Raises InputError for an unknown method, a method that does not fit, or ``exact`` on floats; SizeError when the
     method refuses the size.
 
-    >>> from lpverify.dist.pair import DistPair
-    >>> coin = DistPair.from_levels([[[0.25, 0.75]], [[0.25, 0.75]] * 2], [[[0.6, 0.4]], [[0.6, 0.4]] * 2])
+    >>> from lpverify.core.model_pair import ModelPair
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]], [[0.25, 0.75]] * 2], [[[0.6, 0.4]], [[0.6, 0.4]] * 2])
     >>> round(solve(VerifyProblem(coin, paths=2)).value, 6)
     2.5944
     """
     began = time.perf_counter()
     pair, paths = problem.pair, problem.paths
-    _check.choice("method", method, METHODS)
+    errors.choice("method", method, METHODS)
     if not tolerance > 0:
-        raise _check.fail("tolerance", got=tolerance, expected="a positive number")
+        raise errors.fail("tolerance", got=tolerance, expected="a positive number")
     if exact and not pair.rational:
-        raise _check.fail("exact solution", got="a problem with float entries", expected="rational probabilities")
+        raise errors.fail("exact solution", got="a problem with float entries", expected="rational probabilities")
     if method == "closed-form" and paths > 1:
-        raise _check.fail("method", got=f"'closed-form' with {paths} paths", expected="1 path, or another method")
+        raise errors.fail("method", got=f"'closed-form' with {paths} paths", expected="1 path, or another method")
     if method == "closed-form" or (method == "auto" and paths == 1):
         return single_path.solve(pair)
     if method == "one-step":

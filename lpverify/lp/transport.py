@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from lpverify import _check
-from lpverify._array import Levels
-from lpverify.dist import tree
-from lpverify.dist.pair import DistPair
-from lpverify.lp import _highs, certify
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import LpSolution
+from lpverify.lp import certify, highs
 from lpverify.lp.single_path import flow_bounds, flow_matrix, split_levels
-from lpverify.result import LpSolution
+from lpverify.numerics import Levels
 
 MAX_FLOWS = 200_000
 """Largest number of flow variables, counted as multisets x K x L."""
@@ -37,14 +37,14 @@ MAX_FLOWS = 200_000
 Vector = npt.NDArray[np.float64]
 
 
-def solve(pair: DistPair, paths: int) -> LpSolution:
+def solve(pair: ModelPair, paths: int) -> LpSolution:
     """The optimum of the transport program. Raises SizeError beyond 200,000 flow variables."""
     start = time.perf_counter()
-    _check.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", paths, least=1)
     leaves = tree.level_size(pair.vocab_size, pair.depth)
     flows = comb(leaves + paths - 1, paths) * paths * pair.depth
     if flows > MAX_FLOWS:
-        raise _check.too_large(
+        raise errors.too_large(
             "transport program",
             size=f"{flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, K = {paths}",
             limit=f"{MAX_FLOWS}",
@@ -53,7 +53,7 @@ def solve(pair: DistPair, paths: int) -> LpSolution:
     pair = pair.floats
     drafts, probability = multisets(pair.draft_paths[-1], paths)
     draft, node = coverage_pairs(drafts, pair.vocab_size, pair.depth)
-    point = _highs.solve(transport_program(pair, probability, draft, node), tolerance=1e-9)
+    point = highs.solve(transport_program(pair, probability, draft, node), tolerance=1e-9)
     multipliers = monotone_multipliers(pair, point.row_duals)
     value = 1 + point.objective
     return LpSolution(
@@ -67,7 +67,7 @@ def solve(pair: DistPair, paths: int) -> LpSolution:
     )
 
 
-def monotone_multipliers(pair: DistPair, duals: Vector) -> Levels:
+def monotone_multipliers(pair: ModelPair, duals: Vector) -> Levels:
     """Multipliers lambda of f <= p f that `certify.upper_bound` can use, from the program's row duals.
 
     Dual feasibility is ``lambda(c) + w(c) - w(parent) - sum_x p(x|c) lambda(cx) >= 1``, w the price of flow into a
@@ -120,8 +120,8 @@ def coverage_pairs(
 
 
 def transport_program(
-    pair: DistPair, probability: Vector, draft: npt.NDArray[np.int64], node: npt.NDArray[np.int64]
-) -> _highs.LinearProgram:
+    pair: ModelPair, probability: Vector, draft: npt.NDArray[np.int64], node: npt.NDArray[np.int64]
+) -> highs.LinearProgram:
     """Variables: f, then one flow for each (draft, node); rows: f <= p f, flow into each node, supply of each draft."""
     flows, drafts = len(draft), len(probability)
     vocab_size = pair.vocab_size
@@ -132,7 +132,7 @@ def transport_program(
     into = sparse.coo_array((np.ones(flows), (node, np.arange(flows))), shape=(pair.nodes, flows))
     supply = sparse.coo_array((np.ones(flows), (draft, np.arange(flows))), shape=(drafts, flows))
     zero = np.zeros(pair.nodes)
-    return _highs.LinearProgram(
+    return highs.LinearProgram(
         objective=np.concatenate([np.ones(pair.nodes), np.zeros(flows)]),
         matrix=sparse.block_array([[flow_matrix(pair), None], [stops, -into], [None, supply]], format="csr"),
         row_lower=np.concatenate([np.full(pair.nodes, -np.inf), zero, np.full(drafts, -np.inf)]),

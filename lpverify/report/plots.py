@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lpverify import _check
+from lpverify import errors
 from lpverify.exact.compare import OPTIMUM, POLICY, RANKING, RELAXATION
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def gaps(frame: pd.DataFrame, ax: Axes, *, bounds: tuple[float, float] | None = 
 
     rows = _algorithms(frame)
     if rows.empty:
-        raise _check.fail("plot", got="no evaluated algorithm", expected="at least one")
+        raise errors.fail("plot", got="no evaluated algorithm", expected="at least one")
     optimum = float(frame.loc[frame["name"] == OPTIMUM, "block_efficiency"].iloc[0])
     lower, upper = bounds or (optimum, optimum)
     rows = rows.sort_values("block_efficiency", kind="stable")

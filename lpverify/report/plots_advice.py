@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.figures.plots_paper import STYLE, canvas
 from lpverify.report import plots
 from lpverify.report.plots import INK, MUTED, OPTIMUM_COLOUR, SHOWN
-from lpverify.report.plots_paper import STYLE, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

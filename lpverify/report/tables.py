@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lpverify.result import LpSolution
+from lpverify.core.results import LpSolution
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import time
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from lpverify.dist import make
+from lpverify.core import families as make
 from lpverify.lp import certify, dense, quantile
 
 GAP = 1e-8

@@ -15,21 +15,21 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from lpverify.dist.view import TreeView, topology  # noqa: E402
-from lpverify.verify import draw, verifier  # noqa: E402
-from lpverify.verify._blocks import HEAVY, MOST_BLOCKS, OCTAVES, SMALLEST  # noqa: E402
-from lpverify.verify._entropic import entropic_split  # noqa: E402
-from lpverify.verify._proportional import proportional_split  # noqa: E402
-from lpverify.verify._ranks import whole  # noqa: E402
-from lpverify.verify._selection import smallest_rank  # noqa: E402
-from lpverify.verify._tempered import tempered_split  # noqa: E402
+from lpverify.core.draft_tree import DraftTree, topology  # noqa: E402
+from lpverify.verifiers import sample, verifier  # noqa: E402
+from lpverify.verifiers.ebv import entropic_split  # noqa: E402
+from lpverify.verifiers.pbv import proportional_split  # noqa: E402
+from lpverify.verifiers.rank_measure import whole  # noqa: E402
+from lpverify.verifiers.rank_selection import smallest_rank  # noqa: E402
+from lpverify.verifiers.tgbv import tempered_split  # noqa: E402
+from lpverify.verifiers.token_buckets import HEAVY, MOST_BLOCKS, OCTAVES, SMALLEST  # noqa: E402
 
 FACTOR = 10
 DEPTH, PATHS = 8, 4
 Rows = list[list[float]]
 
 
-def drafted_view(vocab_size: int, seed: int = 0) -> TreeView:
+def drafted_view(vocab_size: int, seed: int = 0) -> DraftTree:
     """A tree drafted from random rows with the peaks of a language model, target near draft."""
     rng = np.random.default_rng(seed)
     rows: dict[tuple[int, ...], tuple[Any, Any]] = {}
@@ -53,7 +53,7 @@ def drafted_view(vocab_size: int, seed: int = 0) -> TreeView:
         prefixes.append((*prefixes[parent], token))
     inner = [prefix for prefix in prefixes if len(prefix) < DEPTH]
     target, draft = (np.stack([laws(c)[i] for c in nodes]) for i, nodes in enumerate((prefixes, inner)))
-    return TreeView(*tree.fields, torch.from_numpy(target), torch.from_numpy(draft))
+    return DraftTree(*tree.fields, torch.from_numpy(target), torch.from_numpy(draft))
 
 
 # The same algorithms as they stand on paper: a loop over nodes, a loop over tokens.
@@ -68,13 +68,13 @@ def plain_pick(row: list[float], uniform: float) -> int:
     return len(row) - 1
 
 
-def plain_block(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_block(view: DraftTree, p: Rows, q: Rows) -> list[float]:
     stop = [0.0] * len(p)
     _block_on_path(view.node_of[0].tolist(), view, p, q, 1.0, stop)
     return stop
 
 
-def _block_on_path(nodes: list[int], view: TreeView, p: Rows, q: Rows, chance: float, stop: list[float]) -> None:
+def _block_on_path(nodes: list[int], view: DraftTree, p: Rows, q: Rows, chance: float, stop: list[float]) -> None:
     weight, tests = 1.0, []
     for node, child in zip(nodes, nodes[1:], strict=False):
         mass = 0.0
@@ -90,7 +90,7 @@ def _block_on_path(nodes: list[int], view: TreeView, p: Rows, q: Rows, chance: f
         chance *= 1 - test
 
 
-def plain_walk(view: TreeView, p: Rows, q: Rows, choose: Any) -> list[float]:
+def plain_walk(view: DraftTree, p: Rows, q: Rows, choose: Any) -> list[float]:
     """``choose(p row, q row, drafted)``: accepted mass of drafted tokens, what is left, the law of the rest."""
     reach, stop = [1.0] + [0.0] * (len(p) - 1), [0.0] * len(p)
     for node in range(len(p)):
@@ -107,7 +107,7 @@ def plain_walk(view: TreeView, p: Rows, q: Rows, choose: Any) -> list[float]:
     return stop
 
 
-def plain_specinfer(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_specinfer(view: DraftTree, p: Rows, q: Rows) -> list[float]:
     def choose(target: list[float], draft: list[float], drafted: tuple[int, ...]) -> Any:
         law, alive, chosen = list(target), 1.0, {}
         for token in drafted:
@@ -125,7 +125,7 @@ def plain_specinfer(view: TreeView, p: Rows, q: Rows) -> list[float]:
     return plain_walk(view, p, q, choose)
 
 
-def plain_spectr(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_spectr(view: DraftTree, p: Rows, q: Rows) -> list[float]:
     """With rho bisected on [1, k], one loop over the tokens a halving."""
 
     def choose(target: list[float], draft: list[float], drafted: tuple[int, ...]) -> Any:
@@ -157,7 +157,7 @@ def plain_spectr(view: TreeView, p: Rows, q: Rows) -> list[float]:
     return plain_walk(view, p, q, choose)
 
 
-def plain_traversal(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_traversal(view: DraftTree, p: Rows, q: Rows) -> list[float]:
     stop = [0.0] * len(p)
 
     def visit(node: int, weight: float, alive: float) -> float:
@@ -183,7 +183,7 @@ def plain_traversal(view: TreeView, p: Rows, q: Rows) -> list[float]:
     return stop
 
 
-def plain_gbv(view: TreeView, p: Rows, q: Rows) -> list[float]:
+def plain_gbv(view: DraftTree, p: Rows, q: Rows) -> list[float]:
     ahead, mass, rank = {0: 0.0}, {0: 1.0}, {0: ()}
     q_star: Rows = []
     for node in range(view.inner):
@@ -207,10 +207,10 @@ def plain_gbv(view: TreeView, p: Rows, q: Rows) -> list[float]:
     return stop
 
 
-def plain_blocks(split: Any) -> Callable[[TreeView, Rows, Rows], list[float]]:
+def plain_blocks(split: Any) -> Callable[[DraftTree, Rows, Rows], list[float]]:
     """TGBV, PBV and EBV: tokens in blocks; the splits of 64 blocks are the library's, they have no loop over tokens."""
 
-    def law(view: TreeView, p: Rows, q: Rows) -> list[float]:
+    def law(view: DraftTree, p: Rows, q: Rows) -> list[float]:
         slots = MOST_BLOCKS // 2
         buckets = MOST_BLOCKS - slots - 1
         measures, weights, ranks = {0: whole(1, np.ones(1))}, {0: 1.0}, {0: ()}
@@ -270,7 +270,7 @@ PLAIN = {
 
 
 @pytest.fixture(scope="module", params=[49_152, 151_936])
-def case(request: pytest.FixtureRequest) -> tuple[TreeView, Rows]:
+def case(request: pytest.FixtureRequest) -> tuple[DraftTree, Rows]:
     torch.set_num_threads(1)
     view = drafted_view(request.param)
     return view, view.target.tolist()
@@ -283,7 +283,7 @@ def test_verification_is_at_least_ten_times_faster_than_plain_loops(name: str, c
     algorithm, rng = verifier(name), np.random.default_rng(0)
 
     def verify() -> None:
-        draw(algorithm(view), rng)
+        sample(algorithm(view), rng)
 
     benchmark.pedantic(verify, rounds=5, warmup_rounds=1)
     begin = time.process_time()

@@ -1,0 +1,172 @@
+"""The random choices of somebody else's program: offered, enumerated as a decision tree, or drawn.
+
+A program under audit gets an object with ``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. Three stand
+behind that face:
+
+* `enumerate_outcomes` runs the program once per leaf of the tree of its bernoulli and categorical choices, replaying
+  the choices before the one that changes, and multiplies branch probabilities: exact, in Fractions where it is given
+  Fractions.
+* ``boundary=True`` does the same with ``uniform()`` as a choice among 0, 1/2 and the largest double below 1. That says
+  nothing about probabilities, but finds what happens only there (FAULTS S4: U = 0 accepts an impossible token).
+* `SampledChoices` draws from a seeded stream.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from fractions import Fraction
+from numbers import Rational
+from typing import Any, Protocol, TypeVar
+
+from lpverify import errors
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+MAX_CHOICES = 2_000
+"""Most choices in one run; a rejection loop has no last one."""
+
+BOUNDARY = (0.0, 0.5, 1 - 2**-53)
+UNREPEATED = "it does not repeat itself, it has a state or randomness of its own"
+
+
+class Choices(Protocol):
+    """What a program may draw from."""
+
+    def bernoulli(self, p: Any) -> bool:
+        """True with probability ``p``, as ``uniform() < p``: cut to [0, 1]."""
+
+    def categorical(self, weights: Any) -> int:
+        """Index i with probability weights[i] / sum(weights)."""
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+
+
+class NotEnumerable(BaseException):
+    """The run cannot be part of a decision tree. No Exception, so that the program does not catch it."""
+
+
+@dataclass
+class _Choice:
+    offered: tuple[Any, ...]  # what the program asked for: a replay must ask the same
+    possible: list[tuple[Any, Any]]  # branch, probability > 0
+    taken: int = 0
+    mass: Any = None  # probability of the run up to and including the branch taken
+
+    def take(self, branch: int, before: list[_Choice]) -> None:
+        self.taken = branch
+        self.mass = (before[-1].mass if before else Fraction(1)) * self.possible[branch][1]
+
+
+class _Script:
+    """Follows recorded choices, then takes the first branch of every new one."""
+
+    def __init__(self, choices: list[_Choice], boundary: bool) -> None:
+        self._choices, self._boundary = choices, boundary
+        self.position = 0
+
+    def bernoulli(self, p: Any) -> bool:
+        chance = min(max(number("bernoulli", p), 0), 1)
+        return bool(self._take(("bernoulli", chance), lambda: [(True, chance), (False, 1 - chance)]))
+
+    def categorical(self, weights: Any) -> int:
+        values = numbers(weights)
+        return int(self._take(("categorical", values), lambda: [(i, v / sum(values)) for i, v in enumerate(values)]))
+
+    def uniform(self) -> float:
+        if not self._boundary:
+            raise NotEnumerable("it draws uniforms")
+        return float(self._take(("uniform",), lambda: [(u, 1.0) for u in BOUNDARY]))
+
+    def _take(self, offered: tuple[Any, ...], branches: Callable[[], list[tuple[Any, Any]]]) -> Any:
+        if self.position < len(self._choices):
+            choice = self._choices[self.position]
+            if choice.offered != offered:
+                raise NotEnumerable(UNREPEATED)
+        else:
+            if self.position == MAX_CHOICES:
+                raise NotEnumerable(f"it makes more than {MAX_CHOICES} choices in one run")
+            choice = _Choice(offered, [(branch, chance) for branch, chance in branches() if chance > 0])
+            choice.take(0, self._choices)
+            self._choices.append(choice)
+        self.position += 1
+        return choice.possible[choice.taken][0]
+
+
+def enumerate_outcomes(
+    run: Callable[[Choices], Outcome], *, max_runs: int, boundary: bool = False
+) -> tuple[dict[Outcome, Any], int]:
+    """Probability of every outcome of ``run`` (a function of an offered `Choices`), and the number of runs.
+
+    Raises NotEnumerable when the program draws uniforms, does not repeat itself, or has more than ``max_runs`` leaves.
+    With ``boundary`` uniforms are choices too and the masses mean nothing.
+
+    >>> two_coins = lambda choices: choices.bernoulli(Fraction(1, 3)) and choices.bernoulli(Fraction(1, 2))
+    >>> enumerate_outcomes(two_coins, max_runs=10)
+    ({True: Fraction(1, 6), False: Fraction(5, 6)}, 3)
+    """
+    masses: dict[Outcome, Any] = defaultdict(Fraction)
+    choices: list[_Choice] = []
+    for runs in range(1, max_runs + 1):
+        script = _Script(choices, boundary)
+        outcome = run(script)
+        if script.position != len(choices):
+            raise NotEnumerable(UNREPEATED)
+        masses[outcome] += choices[-1].mass if choices else Fraction(1)
+        while choices and choices[-1].taken == len(choices[-1].possible) - 1:
+            choices.pop()
+        if not choices:
+            return dict(masses), runs
+        choices[-1].take(choices[-1].taken + 1, choices[:-1])
+    raise NotEnumerable(f"it has more than {max_runs} runs")
+
+
+class SampledChoices:
+    """Draws from the stream of ``seed``; comparisons are strict, so nothing of probability 0 is drawn."""
+
+    def __init__(self, seed: int | str) -> None:
+        self._random = random.Random(seed)
+        self.uniform = self._random.random
+
+    def bernoulli(self, p: Any) -> bool:
+        chance = number("bernoulli", p)
+        return bool(self.uniform() < chance)
+
+    def categorical(self, weights: Any) -> int:
+        values = numbers(weights)
+        left = self.uniform() * float(sum(values))
+        last = -1
+        for index, value in enumerate(values):
+            if value > 0:
+                if left < value:
+                    return index
+                left -= value
+                last = index
+        return last
+
+
+def number(what: str, value: Any) -> Any:
+    """``value`` as a Fraction if it is rational, else as a float. Raises InputError for NaN."""
+    if isinstance(value, float):
+        plain: Any = float(value)
+    elif isinstance(value, Rational):
+        plain = Fraction(value)
+    else:
+        plain = float(value.item() if hasattr(value, "item") else value)
+    if plain != plain:
+        raise errors.fail(what, got="NaN", expected="a probability")
+    return plain
+
+
+def numbers(weights: Any) -> tuple[Any, ...]:
+    """``weights`` as a tuple of `number`. Raises InputError unless they are finite, >= 0 and not all 0."""
+    values = tuple(weights.tolist() if hasattr(weights, "tolist") else weights)
+    if set(map(type, values)) != {float}:
+        values = tuple(number("categorical", value) for value in values)
+    if not values or not 0 < sum(values) < float("inf") or min(values) < 0:
+        shown = "[" + ", ".join(str(value) for value in values[:8]) + (", ...]" if len(values) > 8 else "]")
+        raise errors.fail("categorical", got=shown, expected="weights >= 0 with a positive sum")
+    return values

@@ -1,0 +1,103 @@
+"""What ``lpverify advise`` measures on a pair: rounds of whole runs, and seconds of the parts of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lpverify.decode.engine import Request
+    from lpverify.decode.sampling import Sampling
+    from lpverify.studies.session import OpenPair
+    from lpverify.studies.throughput import Cell
+
+DEFAULT_ALGORITHMS = ("bv", "gbv", "tgbv", "pbv")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An open pair with prompts to measure after; ``settings`` describe them."""
+
+    pair: OpenPair
+    sampling: Sampling
+    requests: list[Request]
+    seed: int
+    settings: dict[str, Any]
+
+    @classmethod
+    def open(
+        cls,
+        models: tuple[str, str],
+        law: dict[str, Any],
+        prompts: str,
+        *,
+        limit: int | None,
+        chat: bool,
+        seed: int,
+        options: dict[str, Any],
+    ) -> Bench:
+        """Check what was asked for and load the models. Raises InputError."""
+        from lpverify import errors
+        from lpverify.cli.model_options import check_packages
+
+        check_packages("advise", instead=", or DOCUMENT and --costs")
+        from lpverify.decode.engine import Request
+        from lpverify.decode.prompts import load_prompts
+        from lpverify.decode.sampling import Sampling
+        from lpverify.studies.session import open_pair
+
+        sampling = Sampling(**law)
+        if limit is not None:
+            errors.integer("--limit", limit, least=1)
+        errors.integer("--seed", seed, least=0)
+        loaded = load_prompts(prompts, limit)
+        pair = open_pair(*models, **options)
+        requests = [Request(tuple(pair.tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in loaded]
+        settings = {"target": models[0], "draft": models[1], "prompts": prompts, "prompt_count": len(loaded)}
+        settings |= {"chat": chat, **asdict(sampling), "seed": seed}
+        settings |= {"dtype": pair.dtype, "device": str(pair.models.target.device)}
+        return cls(pair, sampling, requests, seed, settings)
+
+    def runs(
+        self, names: Sequence[str] | None, paths: tuple[int, ...], depths: tuple[int, ...], tokens: int
+    ) -> dict[str, Any]:
+        """Block efficiency of whole runs: the document ``lpverify/runs@1``."""
+        from lpverify import errors
+        from lpverify.studies import rounds as renewal
+
+        wanted = DEFAULT_ALGORITHMS if names is None else names
+        for name in wanted:
+            errors.choice("--algorithms", name, renewal.ALGORITHMS)
+        eos = self.pair.tokenizer.eos
+        settings = renewal.RunSettings(paths, depths, tokens, sampling=self.sampling, seed=self.seed, eos=eos)
+        with _bar("texts", len(self.requests)) as advance:
+            found = renewal.measure_runs(self.pair.models, wanted, self.requests, settings, advance=advance)
+        return found | {"settings": self.settings | {"tokens": tokens}}
+
+    def costs(self, cells: Sequence[Cell], context: int, repeats: int) -> dict[str, Any]:
+        """Seconds of all that ``cells`` need: the document ``lpverify/costs@1``."""
+        from lpverify import errors
+        from lpverify.studies import costs
+
+        errors.integer("--context", context, least=1)
+        errors.integer("--repeats", repeats, least=1)
+        names = list(dict.fromkeys(cell.algorithm for cell in cells))
+        paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
+        prompts = [(request.tokens, request.key) for request in self.requests]
+        models, law = self.pair.models, self.sampling
+        with _bar("seconds", 2 * repeats + 1) as advance:
+            shape = (repeats, context, max(depths))
+            after = costs.contexts(models, prompts, *shape, law, seed=self.seed, advance=advance)
+            found = costs.measure(models, after, names, paths, depths, law, seed=self.seed, advance=advance)
+        return found | {"settings": self.settings | {"context": context, "repeats": repeats}}
+
+
+@contextmanager
+def _bar(name: str, total: int) -> Iterator[Callable[[], None]]:
+    from lpverify.cli.progress import time_left
+
+    with time_left() as progress:
+        bar = progress.add_task(name, total=total)
+        yield lambda: progress.advance(bar)

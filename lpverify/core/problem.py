@@ -1,0 +1,45 @@
+"""What is to be solved or verified: a pair of laws and a number of draft paths."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from lpverify import errors
+from lpverify.core import problem_files as files
+from lpverify.core.model_pair import ModelPair
+
+MAX_PATHS = 1024
+"""Largest number of draft paths; sums of K terms are evaluated for every node."""
+
+
+@dataclass(frozen=True)
+class VerifyProblem:
+    """K i.i.d. draft paths of length L = ``pair.depth``, verified against ``pair.target``.
+
+    ``paths`` is K; ``name`` and ``description`` are for display.
+    """
+
+    pair: ModelPair
+    paths: int = 1
+    name: str = field(default="unnamed", compare=False)
+    description: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        errors.integer("paths (K)", self.paths, least=1, most=MAX_PATHS)
+
+    def with_paths(self, paths: int) -> VerifyProblem:
+        """The same laws with another number of draft paths."""
+        return VerifyProblem(self.pair, paths, self.name, self.description)
+
+
+def load_problem(source: str | os.PathLike[str], *, paths: int = 1, normalize: bool = False) -> VerifyProblem:
+    """A problem file, or the built-in example of that name, with K = ``paths``.
+
+    ``normalize`` divides every row by its sum. Raises as `lpverify.core.problem_files.load_problem`.
+
+    >>> load_problem("skewed-3", paths=2).pair.depth
+    2
+    """
+    loaded = files.load_problem(source, normalize=normalize)
+    return VerifyProblem(loaded.pair, paths, loaded.name, loaded.description)

@@ -1,0 +1,100 @@
+"""One position's balance: what the token rule accepts, what it owes, and what it emits (THEORY 7).
+
+For a target row p and a draft row q the rule accepts a drafted x with probability min(1, p(x)/q(x)). So x is emitted
+
+* accepted:  q(x) min(1, p(x)/q(x)) = min(p(x), q(x))
+* corrected: (1 - sum_y min(p(y), q(y))) * r(x),   r = max(p - q, 0) / sum_y max(p(y) - q(y), 0)
+
+and the sum is p(x), because the rejected mass equals the residual's mass. The naive correction draws from p itself
+instead of r and emits min(p, q) + (1 - sum min(p, q)) p, which is not p.
+
+Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lpverify import errors
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.prefix_tree import index_of
+from lpverify.numerics import Array
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The token rule at one prefix; every array has shape ``(V,)``, in the pair's arithmetic."""
+
+    prefix: tuple[int, ...]
+    target: Array  # p
+    draft: Array  # q
+    accepted: Array  # min(p, q)
+    residual: Array  # p - min(p, q)
+    residual_law: Array | None  # residual / its sum; None where nothing is ever rejected
+    emitted: Array  # accepted + rejected mass * residual law
+    naive: Array  # accepted + rejected mass * p
+    accepted_mass: Any
+    rejected_mass: Any
+    law_error: Any  # total variation of ``emitted`` to p
+    naive_law_error: Any  # total variation of ``naive`` to p
+
+
+def balance(pair: ModelPair, prefix: Sequence[int] = ()) -> Balance:
+    """The balance of the position after ``prefix`` (token ids, fewer than ``pair.depth``).
+
+    Raises InputError for a prefix that is too long or a token outside the vocabulary.
+
+    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
+    >>> result = balance(pair)
+    >>> [round(float(x), 10) for x in result.emitted], [round(float(x), 10) for x in result.naive]
+    ([0.2, 0.5, 0.3], [0.28, 0.5, 0.22])
+    >>> round(float(result.naive_law_error), 10)
+    0.08
+    """
+    if len(prefix) >= pair.depth:
+        expected = f"at most {pair.depth - 1} (the depth is {pair.depth})"
+        raise errors.fail("prefix", got=f"{len(prefix)} tokens", expected=expected)
+    for token in prefix:
+        errors.integer("prefix token", token, least=0, most=pair.vocab_size - 1)
+    row = index_of(prefix, pair.vocab_size)
+    target, draft = pair.target[len(prefix)][row], pair.draft[len(prefix)][row]
+    accepted = np.minimum(target, draft)
+    residual = target - accepted
+    residual_mass = residual.sum()
+    accepted_mass = accepted.sum()
+    rejected_mass = (draft - accepted).sum()
+    residual_law = residual / residual_mass if residual_mass > 0 else None
+    emitted = accepted if residual_law is None else accepted + rejected_mass * residual_law
+    naive = accepted + rejected_mass * target
+    return Balance(
+        prefix=tuple(prefix),
+        target=target,
+        draft=draft,
+        accepted=accepted,
+        residual=residual,
+        residual_law=residual_law,
+        emitted=emitted,
+        naive=naive,
+        accepted_mass=accepted_mass,
+        rejected_mass=rejected_mass,
+        law_error=abs(emitted - target).sum() / 2,
+        naive_law_error=abs(naive - target).sum() / 2,
+    )
+
+
+def parse_prefix(pair: ModelPair, text: str) -> tuple[int, ...]:
+    """Token ids of labels separated by blanks.
+
+    >>> parse_prefix(ModelPair.from_levels([[[0.5, 0.5]]], [[[0.5, 0.5]]], tokens="AB"), "B A")
+    (1, 0)
+    """
+    index = {label: i for i, label in enumerate(pair.tokens)}
+    shown = " ".join(pair.tokens[:20]) + (" ..." if len(pair.tokens) > 20 else "")
+    for label in text.split():
+        if label not in index:
+            raise errors.fail("prefix", got=f"the token {label!r}", expected=f"tokens of the problem: {shown}")
+    return tuple(index[label] for label in text.split())

@@ -1,0 +1,55 @@
+"""Verification algorithms: deterministic maps from a drafted tree to the law of (accepted prefix, next token).
+
+`VERIFIERS` is the one table of names; `verifier` builds from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lpverify import errors
+from lpverify.verifiers import (
+    block,
+    ebv,
+    gbv,
+    nss,
+    optimal_transport,
+    pbv,
+    policy,
+    specinfer,
+    spectr,
+    tgbv,
+    token_rule,
+    traversal,
+)
+from lpverify.verifiers.base import StopDistribution, Verifier, expected_accepted
+from lpverify.verifiers.sample import sample
+
+VERIFIERS: Mapping[str, Callable[..., Verifier]] = {
+    "token": token_rule.verifier,
+    "bv": block.verifier,
+    "nss": nss.verifier,
+    "specinfer": specinfer.verifier,
+    "spectr": spectr.verifier,
+    "ot": optimal_transport.verifier,
+    "traversal": traversal.verifier,
+    "gbv": gbv.verifier,
+    "tgbv": tgbv.verifier,
+    "pbv": pbv.verifier,
+    "ebv": ebv.verifier,
+    "policy": policy.verifier,
+}
+"""Name -> constructor. Constructors take keyword options; only that of ``policy`` needs an argument."""
+
+
+def verifier(name: str, /, *arguments: Any, **options: Any) -> Verifier:
+    """The verifier called ``name``. Raises InputError for an unknown name.
+
+    >>> verifier("bv").name
+    'bv'
+    """
+    return VERIFIERS[errors.choice("algorithm", name, tuple(VERIFIERS))](*arguments, **options)
+
+
+__all__ = ["VERIFIERS", "StopDistribution", "Verifier", "expected_accepted", "sample", "verifier"]

@@ -1,0 +1,178 @@
+"""OT: at every node the coupling that maximises the probability that the chosen token is drafted (THEORY 6).
+
+At a node with k drafted children the tokens drafted form a set S with probability pi(S). The transport problem
+
+    maximise  sum_{S, x in S} F(S, x)   s.t.  sum_x F(S, x) <= pi(S),  sum_S F(S, x) <= p(x),  F >= 0
+
+has the value 1 + min_H [p(H) - q(H)^k], minimum over sets H of tokens. y is x with probability F(S, x) / pi(S), else
+drawn from what is left of p, normalised. Only S matters, not the multiplicities, so the flow is found on sets: by
+augmenting paths in the arithmetic of the rows (exact for Fraction, feasible to the last bit for floats). The optimum is
+not unique; tokens are tried in the order of p/q descending (ties: larger p, then smaller id), so relabelling tokens
+relabels the law unless two tokens share both p and q. Rows on a device are solved on the host.
+
+At a single step this is the best any verifier can do; walked over several levels it is greedy, not optimal.
+
+References: Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas & Pal, arXiv 2511.15898.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb, factorial
+from typing import Any
+
+import numpy as np
+
+from lpverify import errors
+from lpverify.core.draft_tree import DraftTree
+from lpverify.numerics import Array, ignoring_overflow, on_device, one, to_host, zero
+from lpverify.verifiers.base import StopDistribution, Verifier
+from lpverify.verifiers.residual import residual_law
+from lpverify.verifiers.top_down import walk_law
+
+MAX_SETS = 5_000
+"""Most sets of drafted tokens at one node: 31 tokens of positive draft probability at k = 3, 99 at k = 2."""
+
+
+@dataclass(frozen=True, eq=False)
+class TransportRule:
+    """An optimal coupling at one node: for every set of drafted tokens its relative flow to each, and its slack."""
+
+    shares: dict[frozenset[int], tuple[tuple[int, ...], Array, Any]]  # tokens, F(S, .) / pi(S), 1 - their sum
+    otherwise: Array  # (V,), host
+    like: Array
+
+    def conditional(self, drafted: Any) -> Array:
+        """Law of y for each row of ``drafted`` (T, k), shape (T, V)."""
+        laws = []
+        for row in np.asarray(drafted).tolist():
+            tokens, flows, slack = self.shares[frozenset(row)]
+            law = slack * self.otherwise
+            law[list(tokens)] += flows
+            laws.append(law)
+        return on_device(np.stack(laws), self.like)
+
+
+def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
+    """The optimal coupling of ``target`` with the set of ``count`` draws from ``draft``. Raises SizeError."""
+    p, q = to_host(target), to_host(draft)
+    tokens = [int(x) for x in np.flatnonzero(q > 0)]
+    size = sum(comb(len(tokens), size) for size in range(1, count + 1))
+    if size > MAX_SETS:
+        raise errors.too_large(
+            f"ot with {count} paths at one node and {len(tokens)} draftable tokens",
+            size=f"{size} sets of drafted tokens",
+            limit=f"{MAX_SETS}",
+            instead="use spectr or specinfer, or fewer paths or tokens",
+        )
+    with ignoring_overflow():
+        tokens.sort(key=lambda x: (-p[x] / q[x], -p[x], x))
+    supply = set_probabilities([q[x] for x in tokens], count)
+    sets = sorted(supply)
+    flow, slack, left = max_flow(sets, [supply[s] for s in sets], [p[x] for x in tokens])
+    shares = {}
+    for s, members in enumerate(sets):
+        mass = supply[members]
+        named = tuple(tokens[x] for x in members)
+        amounts = np.array([flow[x].get(s, zero(p)) for x in members], dtype=p.dtype)
+        shares[frozenset(named)] = (named, amounts / mass, slack[s] / mass) if mass > 0 else (named, amounts, one(p))
+    residual = p.copy()
+    residual[tokens] = left
+    return TransportRule(shares, residual_law(residual, p), target)
+
+
+def set_probabilities(masses: list[Any], count: int) -> dict[tuple[int, ...], Any]:
+    """pi(S) = Pr(the set of ``count`` i.i.d. draws is S) for every S of at most ``count`` indices, all terms positive.
+
+    With e_S(t) = prod_{x in S} sum_{m>=1} (q_x t)^m / m!, pi(S) = count! [t^count] e_S(t).
+
+    >>> from fractions import Fraction
+    >>> {s: str(mass) for s, mass in set_probabilities([Fraction(1, 4), Fraction(3, 4)], 2).items()}
+    {(0,): '1/16', (1,): '9/16', (0, 1): '3/8'}
+    """
+    unit = one(masses[0])
+    factors = [[zero(unit)] + [mass**m / factorial(m) for m in range(1, count + 1)] for mass in masses]
+    result = {}
+    polynomials: dict[tuple[int, ...], list[Any]] = {(): [unit] + [zero(unit)] * count}
+    for size in range(1, min(count, len(masses)) + 1):
+        longer = {}
+        for members in combinations(range(len(masses)), size):
+            longer[members] = _times(polynomials[members[:-1]], factors[members[-1]])
+            result[members] = factorial(count) * longer[members][count]
+        polynomials = longer
+    return result
+
+
+def _times(first: list[Any], second: list[Any]) -> list[Any]:
+    """Product of two polynomials, cut at their common length."""
+    return [sum((first[i] * second[n - i] for i in range(1, n + 1)), first[0] * second[n]) for n in range(len(first))]
+
+
+def max_flow(
+    sets: list[tuple[int, ...]], supply: list[Any], demand: list[Any]
+) -> tuple[list[dict[int, Any]], list[Any], list[Any]]:
+    """A maximum flow from sets to their members by shortest augmenting paths (Edmonds & Karp).
+
+    ``supply`` bounds the flow out of each set, ``demand`` the flow into each token. Returns the flow (one dict set ->
+    amount per token), what is left of the supply and of the demand. Amounts are only ever moved, by the smallest
+    capacity on the way, so floats stay feasible.
+    """
+    flow: list[dict[int, Any]] = [{} for _ in demand]
+    supply, demand = list(supply), list(demand)
+    for start in range(len(sets)):
+        while supply[start] > 0 and (way := _augmenting_path(sets, flow, demand, start)):
+            amount = min([supply[start], demand[way[-1][1]]] + [flow[x][s] for s, x in _given_back(way)])
+            supply[start] -= amount
+            demand[way[-1][1]] -= amount
+            for s, x in way:
+                flow[x][s] = flow[x][s] + amount if s in flow[x] else amount
+            for s, x in _given_back(way):
+                flow[x][s] -= amount
+                if flow[x][s] == 0:
+                    del flow[x][s]
+    return flow, supply, demand
+
+
+def _given_back(way: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The (set, token) edges whose flow the path takes away: each later set leaves the token before it."""
+    return [(s, x) for (_, x), (s, _) in zip(way, way[1:], strict=False)]
+
+
+def _augmenting_path(
+    sets: list[tuple[int, ...]], flow: list[dict[int, Any]], demand: list[Any], start: int
+) -> list[tuple[int, int]]:
+    """The edges (set, token) that gain flow on a shortest path from set ``start`` to an unfilled token; [] if none."""
+    came_from: dict[int, tuple[int, int | None]] = {}  # token -> (set that reaches it, token which that set gives up)
+    queue: deque[tuple[int, int | None]] = deque([(start, None)])
+    seen = {start}
+    while queue:
+        s, given_up = queue.popleft()
+        for x in sets[s]:
+            if x in came_from:
+                continue
+            came_from[x] = (s, given_up)
+            if demand[x] > 0:
+                way: list[tuple[int, int]] = []
+                token: int | None = x
+                while token is not None:
+                    owner, before = came_from[token]
+                    way.append((owner, token))
+                    token = before
+                return way[::-1]
+            for other in flow[x]:
+                if other not in seen:
+                    seen.add(other)
+                    queue.append((other, x))
+    return []
+
+
+def ot_law(view: DraftTree) -> StopDistribution:
+    """Stop and next-token law of OT."""
+    return walk_law(view, node_rule)
+
+
+def verifier() -> Verifier:
+    """The verifier ``ot``."""
+    return Verifier("ot", ot_law, path_order=False, node_rule=node_rule)

@@ -1,0 +1,182 @@
+"""Rank measures: where on [0, 1] the ranks of the paths through a node lie (THEORY 5).
+
+Every drafted path has a rank U in [0, 1]; the ranks of all paths together are uniform, and the path of smallest rank is
+selected. A path of rank u is selected with K times the probability (1-u)^(K-1) that the others rank after it, so with
+phi'(u) = K (1-u)^(K-1) a node c whose paths have ranks distributed as mu_c (mass Q(c)) is selected with probability
+
+    Q*(c) = integral of phi' d mu_c.
+
+A measure is a list of m pieces, uniform inside each, in rank order. Nothing here subtracts: a piece is kept by the
+length *after* it, so that the mean of phi' on it is a sum of positive terms however small the piece is,
+
+    mean of phi' on a piece = sum_{i<K} (above + width)^i above^(K-1-i),      above = 1 - right end,
+
+and lengths are kept relative to 1 - (left end of the node's first piece), its ``scale``: only ratios of means matter
+below a node, and they neither under- nor overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lpverify.numerics import (
+    Array,
+    divide,
+    ignoring_overflow,
+    is_exact,
+    namespace,
+    one,
+    ones,
+    sort_rows,
+    take_in_rows,
+    zero,
+    zeros,
+)
+
+MANTISSA_GUARD = 2**9 + 1
+"""Ratios p/q are compared after rounding to 53 - 9 = 44 bits, so that ratios that are equal on paper tie."""
+
+LARGE = 1024
+"""Vocabularies above this are sorted by integer keys, which compare ratios by fewer bits."""
+
+LARGEST_RATIO = 1e300
+"""Larger ratios p/q tie. Any order that is a function of the row is lossless."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankMeasure:
+    """The rank measures of R nodes, m pieces each, smallest ranks first.
+
+    * ``above`` (R, m): length of [0, 1] ranked after the piece, over ``scale``.
+    * ``width`` (R, m): length of the piece, over ``scale``.
+    * ``mass`` (R, m): share of the node's paths with a rank in it; rows sum to 1. Pieces of mass 0 are padding.
+    * ``scale`` (R,): largest ``above + width`` of a piece with mass, as a length.
+    """
+
+    above: Array
+    width: Array
+    mass: Array
+    scale: Array
+
+    def __getitem__(self, rows: Any) -> RankMeasure:
+        """The measures of some of the nodes."""
+        return RankMeasure(self.above[rows], self.width[rows], self.mass[rows], self.scale[rows])
+
+
+def whole(count: int, like: Array) -> RankMeasure:
+    """``count`` copies of the root's measure, uniform on [0, 1]."""
+    column = ones((count, 1), like)
+    return RankMeasure(zeros((count, 1), like), column, column, ones((count,), like))
+
+
+def rescaled(above: Array, width: Array, mass: Array, scale: Array) -> RankMeasure:
+    """The measure with pieces of length ``above * scale``, ``width * scale``, brought to its own scale.
+
+    Nodes whose lengths are all below the smallest double get one common position: then every split is neutral.
+    """
+    xp = namespace(mass)
+    above, width = (xp.where(mass > 0, lengths, zero(mass)) for lengths in (above, width))
+    top = xp.max(above + width, axis=-1)
+    return RankMeasure(
+        divide(above, top[:, None], where_zero=one(mass)),
+        divide(width, top[:, None], where_zero=zero(mass)),
+        mass,
+        scale * top,
+    )
+
+
+def mean_density(low: Array, high: Array, paths: int) -> Array:
+    """Mean of phi' on pieces that leave lengths ``low <= high`` after their ends: sum_{i<K} high^i low^(K-1-i).
+
+    By doubling, S_2n = S_n (high^n + low^n) and S_n+1 = high S_n + low^n, so positive terms only.
+
+    >>> float(mean_density(np.array(0.5), np.array(1.0), 3))
+    1.75
+    """
+    total: Array = low * 0 + one(low)
+    low_power, high_power = low, high
+    for bit in bin(paths)[3:]:
+        total = total * (high_power + low_power)
+        low_power, high_power = low_power * low_power, high_power * high_power
+        if bit == "1":
+            total = high * total + low_power
+            low_power, high_power = low_power * low, high_power * high
+    return total
+
+
+def ratio_order(target: Array, draft: Array) -> Array:
+    """Tokens of every row by p/q descending, ties to the smaller token, tokens that are never drafted last; (R, V).
+
+    >>> ratio_order(np.array([[0.2, 0.5, 0.3]]), np.array([[0.6, 0.3, 0.1]])).tolist()
+    [[2, 1, 0]]
+    """
+    xp = namespace(draft)
+    size = draft.shape[-1]
+    keys = ratio_keys(target, draft, size)
+    if is_exact(draft) or size <= LARGE:
+        stable: Array = xp.argsort(keys, axis=-1, stable=True)
+        return stable
+    order: Array = sort_rows(keys | xp.arange(size, device=draft.device)[None, :]) & _token_bits(size)
+    return order
+
+
+def ratio_keys(target: Array, draft: Array, size: int) -> Array:
+    """The key of every entry in the order of `ratio_order` among ``size`` tokens; equal keys go by the token.
+
+    Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is
+    many times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
+    """
+    xp = namespace(draft)
+    if is_exact(draft):
+        exact: Array = -divide(target, draft, where_zero=-one(draft))
+        return exact
+    with ignoring_overflow():
+        ratio = xp.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
+    if size <= LARGE:
+        spread = ratio * MANTISSA_GUARD
+        rounded: Array = (spread - ratio) - spread
+        return rounded
+    bits = xp.where(ratio < 0, 0, xp.clip(ratio, 0, None).view(xp.int64) + 2**40)
+    keys: Array = ((2**63 - 1) - bits) & ~_token_bits(size)
+    return keys
+
+
+def _token_bits(size: int) -> int:
+    """A mask as long as the largest of ``size`` tokens."""
+    return int(2 ** (size - 1).bit_length() - 1)
+
+
+def compact(measure: RankMeasure) -> RankMeasure:
+    """The same measures without padding as far as all rows allow.
+
+    The new m depends on the data: measures on a device, which would have to be waited for, stay as they are.
+    """
+    if not isinstance(measure.mass, np.ndarray):
+        return measure
+    used = measure.mass > 0
+    most = max(1, int(used.sum(axis=-1).max()))
+    if most == used.shape[-1]:
+        return measure
+    index = np.argsort(~used, axis=-1, kind="stable")[:, :most]
+    above, width, mass = (take_in_rows(pieces, index) for pieces in (measure.above, measure.width, measure.mass))
+    return RankMeasure(above, width, mass, measure.scale)
+
+
+def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
+    """One batch from several, padded to the same number of pieces. Numpy only."""
+    most = max(measure.mass.shape[-1] for measure in measures)
+
+    def padded(pieces: Array) -> Array:
+        missing = most - pieces.shape[-1]
+        return np.concatenate([pieces, zeros((len(pieces), missing), pieces)], axis=-1) if missing else pieces
+
+    return RankMeasure(
+        np.concatenate([padded(measure.above) for measure in measures]),
+        np.concatenate([padded(measure.width) for measure in measures]),
+        np.concatenate([padded(measure.mass) for measure in measures]),
+        np.concatenate([measure.scale for measure in measures]),
+    )
