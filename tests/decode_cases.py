@@ -43,7 +43,7 @@ def memoized(verifier: Verifier) -> Verifier:
     def law(view: DraftTree) -> StopDistribution:
         key = (view.paths.tobytes(), np.asarray(view.target).tobytes(), np.asarray(view.draft).tobytes())
         if key not in known:
-            known[key] = verifier.law(view)
+            known[key] = verifier.stop_distribution(view)
         return known[key]
 
     return replace(verifier, law=law)

@@ -164,7 +164,7 @@ def test_expected_committed_is_expected_accepted_plus_1_away_from_the_end(name: 
     np.testing.assert_allclose(engine.expected_committed(law, 1, frozenset()), 1, rtol=1e-12)
     eos, brute = frozenset({1}), 0.0
     for node, stop in enumerate(law.stop.tolist()):
-        tokens = [int(law.view.token[c]) for c in engine.path_to(drafted.tree, node)[1:]]
+        tokens = [int(law.tree.token[c]) for c in engine.path_to(drafted.tree, node)[1:]]
         brute += stop * len(cut([*tokens, 2], 2, eos))
     np.testing.assert_allclose(engine.expected_committed(law, 2, eos), brute, rtol=1e-12)
 

@@ -29,7 +29,7 @@ from lpverify.verifiers.top_down import SequentialRule
 from lpverify.verifiers.traversal import traversal_law
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
-RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).law is traversal_law)
+RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).leaf_to_root)
 
 
 def fractions(text: str) -> list[Fraction]:

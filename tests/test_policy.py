@@ -52,7 +52,7 @@ def test_lossless_and_optimal_in_fractions(name: str, paths: int) -> None:
     policy = build("policy", problem, optimum)
     result = evaluate(problem, policy)
     assert result.law_error == 0
-    assert result.block_efficiency == total(policy.law.certificate.budgets)  # type: ignore[attr-defined]
+    assert result.block_efficiency == total(policy.stop_distribution.certificate.budgets)  # type: ignore[attr-defined]
     assert float(result.block_efficiency) == pytest.approx(optimum.value, abs=1e-9)
 
 

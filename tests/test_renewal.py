@@ -46,7 +46,7 @@ def enumerated_rounds(name: str, paths: int) -> float:
             for node, stop in enumerate(law.stop):
                 if stop > 0:
                     for token, p in enumerate(law.next_token(node)):
-                        found.append((int(law.view.depth[node]) + 1, token, float(mass * stop * p)))
+                        found.append((int(law.tree.depth[node]) + 1, token, float(mass * stop * p)))
         return found
 
     @cache

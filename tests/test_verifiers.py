@@ -200,7 +200,7 @@ def test_order_of_the_paths_matters_only_where_declared(name: str) -> None:
     changed = False
     for view in trees(pair, 3, 12):
         law, turned = verifier(name)(view), verifier(name)(DraftTree.from_pair(pair, view.paths[::-1]))
-        nodes = {turned.view.node_of[k, i]: view.node_of[2 - k, i] for k in range(3) for i in range(3)}
+        nodes = {turned.tree.node_of[k, i]: view.node_of[2 - k, i] for k in range(3) for i in range(3)}
         changed |= any(turned.stop[a] != law.stop[b] for a, b in nodes.items())
         if not changed:
             stops = [(a, b) for a, b in nodes.items() if turned.stop[a] > 0]

@@ -210,7 +210,7 @@ def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:
 
 def expected_committed(law: StopDistribution, room: int, eos: frozenset[int]) -> torch.Tensor:
     """Expected committed tokens given the tree (THEORY 8): `expected_accepted` + 1 but for the cut at the end."""
-    tree = law.view
+    tree = law.tree
     counts = []
     ended: list[int | None] = []
     for parent, token, depth in zip(tree.parent.tolist(), tree.token.tolist(), tree.depth.tolist(), strict=True):

@@ -29,7 +29,6 @@ from lpverify.exact import closed_form as budgets
 from lpverify.exact import recursion
 from lpverify.numerics import Array, Levels
 from lpverify.verifiers import Verifier, verifier
-from lpverify.verifiers.traversal import traversal_law
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
 MAX_DRAFTS = 20_000
@@ -53,7 +52,7 @@ def evaluate(
     errors.choice("method", method, METHODS)
     checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
     paths = 1 if checked.first_path_only else problem.paths
-    recursive = checked.node_rule is not None or checked.law is traversal_law
+    recursive = checked.node_rule is not None or checked.leaf_to_root
     closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
     if method == "recursion" and not recursive:
         raise errors.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
@@ -164,7 +163,7 @@ def scalar(value: Any) -> float | Fraction:
 
 
 def _instead(algorithm: Verifier) -> str:
-    if algorithm.node_rule is not None or algorithm.law is traversal_law:
+    if algorithm.node_rule is not None or algorithm.leaf_to_root:
         return 'use method="recursion"'
     if algorithm.name in budgets.ALGORITHMS:
         return 'use method="closed form" for the value without the law'

@@ -34,14 +34,11 @@ import numpy.typing as npt
 
 from lpverify.numerics import Array, as_index, divide, in_double, namespace, take_in_rows, to_host, zero
 from lpverify.verifiers import Verifier
-from lpverify.verifiers.block import block_law
-from lpverify.verifiers.gbv import greedy_law
 from lpverify.verifiers.rank_measure import compact, mean_density, ratio_order, whole
 from lpverify.verifiers.rank_selection import SelectedPath
 from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.splits import ordered_split
 from lpverify.verifiers.token_buckets import merged
-from lpverify.verifiers.token_rule import token_law
 
 Ints = npt.NDArray[np.int64]
 
@@ -51,14 +48,12 @@ ROWS_AT_ONCE = 32
 
 def has_closed_form(verifier: Verifier) -> bool:
     """Can the verifier's block efficiency be measured on the path."""
-    return verifier.law in (token_law, block_law) or selection(verifier) is not None
+    return verifier.closed_form is not None
 
 
 def selection(verifier: Verifier) -> SelectedPath | None:
     """How the verifier splits rank measures, None where it does not select a path by rank."""
-    if verifier.law is greedy_law:
-        return SelectedPath(ordered_split, None)
-    return verifier.law if isinstance(verifier.law, SelectedPath) else None
+    return None if verifier.split is None else SelectedPath(verifier.split, verifier.blocks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +91,7 @@ class TextRows:
         if selecting is not None and paths > 1:
             return self._selected(selecting, starts, depth, paths)
         caps = self._on_draft[self._places(starts, depth)]  # of one path, or the first: Q* = Q
-        return self._capped(starts, caps, forget=verifier.law is token_law)
+        return self._capped(starts, caps, forget=verifier.closed_form == "token")
 
     def relaxation(self, starts: Ints, depth: int, paths: int) -> Array:
         """f/P of the node relaxation, f(cx) = min(p f(c), phi(Q(cx))), with K = ``paths``."""

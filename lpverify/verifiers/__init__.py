@@ -52,4 +52,20 @@ def verifier(name: str, /, *arguments: Any, **options: Any) -> Verifier:
     return VERIFIERS[errors.choice("algorithm", name, tuple(VERIFIERS))](*arguments, **options)
 
 
-__all__ = ["VERIFIERS", "StopDistribution", "Verifier", "expected_accepted", "sample", "verifier"]
+def names(*, closed_form: bool | None = None, any_vocabulary: bool | None = None) -> tuple[str, ...]:
+    """Names of the verifiers with the given capabilities (None: either), in the order of tables.
+
+    The LP's policy, which belongs to one solved problem, is not among them.
+
+    >>> names(closed_form=True)
+    ('token', 'bv', 'gbv', 'tgbv', 'pbv', 'ebv')
+    """
+    every = {name: build() for name, build in VERIFIERS.items() if name != "policy"}
+    return tuple(
+        name
+        for name, one in every.items()
+        if closed_form in (None, one.closed_form is not None) and any_vocabulary in (None, one.any_vocabulary)
+    )
+
+
+__all__ = ["VERIFIERS", "StopDistribution", "Verifier", "expected_accepted", "names", "sample", "verifier"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -23,18 +23,18 @@ from lpverify.numerics import Array, namespace, on_cpu, on_device, sharing
 class StopDistribution:
     """The law of (stop node, next token) given a drafted tree.
 
-    * ``stop`` (n,): probability of stopping at each node of ``view``; sums to 1 as far as the rows do.
+    * ``stop`` (n,): probability of stopping at each node of ``tree``; sums to 1 as far as the rows do.
     * ``rows``: node -> (V,), the law of the next token when stopping there; called only for nodes asked for. The node
       is an int, or an integer on the device of the rows, which is not brought to the host.
     """
 
-    view: DraftTree
+    tree: DraftTree
     stop: Array
     rows: Callable[[Any], Array]
 
     def next_token(self, node: int) -> Array:
         """Law of the token emitted after ``node``, shape (V,). Raises InputError where the verifier never stops."""
-        errors.integer("node", node, least=0, most=len(self.view.parent) - 1)
+        errors.integer("node", node, least=0, most=len(self.tree.parent) - 1)
         if not self.stop[node] > 0:
             raise errors.fail(f"next token at node {node}", got="a stop of probability 0", expected="a reachable stop")
         return self.rows(node)
@@ -49,8 +49,8 @@ def expected_accepted(law: StopDistribution) -> Any:
     stop = law.stop
     xp = namespace(stop)
     if isinstance(stop, np.ndarray):
-        return (stop * law.view.depth).sum()
-    return (stop * xp.asarray(law.view.depth, dtype=stop.dtype, device=stop.device)).sum()
+        return (stop * law.tree.depth).sum()
+    return (stop * xp.asarray(law.tree.depth, dtype=stop.dtype, device=stop.device)).sum()
 
 
 class NodeRule(Protocol):
@@ -67,24 +67,42 @@ class NodeRule(Protocol):
 class Verifier:
     """A named verification algorithm; call it with a `DraftTree` to get its `StopDistribution`.
 
-    ``law`` gets views of numpy arrays and of tensors on a device: tensors in the host's memory are shared with numpy,
-    whose operations cost less.
+    What other rooms need to know about an algorithm is a field here, never a question of its name or identity.
 
-    ``path_order``: the law depends on the order of the paths; exact evaluation sums over multisets where it is False.
-    ``first_path_only``: paths other than the first are ignored. ``node_rule``: for tree walkers, (target row, draft
-    row, k) -> `NodeRule`, from which exact evaluation recurses on (node, k) instead of enumerating drafts.
+    * ``name``: as in `lpverify.verifiers.VERIFIERS`.
+    * ``stop_distribution``: `DraftTree` -> `StopDistribution`. It gets numpy arrays or tensors on a device: tensors in
+      the host's memory are shared with numpy, whose operations cost less.
+    * ``help``: one line for tables and help texts. ``source``: paper and algorithm number, or "this project".
+    * ``path_order``: the result depends on the order of the paths; exact evaluation sums over multisets where it is
+      False.
+    * ``first_path_only``: paths other than the first are ignored.
+    * ``node_rule``: of top-down tree verifiers, (target row, draft row, k) -> `NodeRule`, from which exact evaluation
+      recurses on (node, k) instead of enumerating drafts. ``leaf_to_root``: of Traversal, with the same use.
+    * ``closed_form``: how the prefix acceptance probability f goes down the tree, where there is a formula:
+      "token", f(cx) = f(c) min(p(x|c), q(x|c)), or "block", f(cx) = min(p(x|c) f(c), Q*(cx)) with Q* the distribution
+      of the verified path: that of the first path, or of the path of smallest rank if there is a ``split``.
+    * ``split``: how rank measures are split among the children of a node (`lpverify.verifiers.splits`); None: the
+      first path is verified, or the verifier does not select a path at all. ``blocks``: a larger vocabulary is merged
+      into so many buckets of tokens before it is split (None: never).
+    * ``any_vocabulary``: runs at the vocabulary of a language model; OT and the LP's policy do not.
     """
 
     name: str
-    law: Callable[[DraftTree], StopDistribution]
+    stop_distribution: Callable[[DraftTree], StopDistribution]
+    help: str = ""
+    source: str = ""
     path_order: bool = True
     first_path_only: bool = False
     node_rule: Callable[[Array, Array, int], NodeRule] | None = None
+    leaf_to_root: bool = False
+    closed_form: Literal["token", "block"] | None = None
+    split: Any = None
+    blocks: int | None = None
+    any_vocabulary: bool = True
 
-    def __call__(self, view: DraftTree) -> StopDistribution:
-        if not on_cpu(view.target):
-            return self.law(view)
-        law = self.law(replace(view, target=sharing(view.target), draft=sharing(view.draft)))
-        return StopDistribution(
-            view, on_device(law.stop, view.target), lambda node: on_device(law.rows(int(node)), view.target)
-        )
+    def __call__(self, tree: DraftTree) -> StopDistribution:
+        if not on_cpu(tree.target):
+            return self.stop_distribution(tree)
+        shared = self.stop_distribution(replace(tree, target=sharing(tree.target), draft=sharing(tree.draft)))
+        stop = on_device(shared.stop, tree.target)
+        return StopDistribution(tree, stop, lambda node: on_device(shared.rows(int(node)), tree.target))

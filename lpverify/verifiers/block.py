@@ -29,4 +29,11 @@ def block_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``bv``."""
-    return Verifier("bv", block_law, first_path_only=True)
+    return Verifier(
+        "bv",
+        block_law,
+        "block verification of the first path, the single-path optimum",
+        "Sun et al., arXiv 2403.10444, algorithm 2",
+        first_path_only=True,
+        closed_form="block",
+    )

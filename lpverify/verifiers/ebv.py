@@ -478,4 +478,13 @@ def onto_marginals(found: Array, mu: Array, q: Array) -> Array:
 
 def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     """The verifier ``ebv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
-    return Verifier("ebv", SelectedPath(entropic_split, blocks), path_order=False)
+    return Verifier(
+        "ebv",
+        SelectedPath(entropic_split, blocks),
+        "entropic: as PBV, with ranks spread as evenly as its distribution allows",
+        "this project, theory 5.4",
+        path_order=False,
+        closed_form="block",
+        split=entropic_split,
+        blocks=blocks,
+    )

@@ -112,4 +112,13 @@ def best_path(view: DraftTree) -> Any:
 def verifier(blocks: int | None = None) -> Verifier:
     """The verifier ``gbv``. ``blocks``: tokens are merged into at most so many (None: never merged)."""
     law = greedy_law if blocks is None else SelectedPath(ordered_split, blocks)
-    return Verifier("gbv", law, path_order=False)
+    return Verifier(
+        "gbv",
+        law,
+        "greedy multi-path: block verification of the best path by p/q",
+        "Thomas and Pal, arXiv 2602.16961",
+        path_order=False,
+        closed_form="block",
+        split=ordered_split,
+        blocks=blocks,
+    )

@@ -24,4 +24,11 @@ def nss_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``nss``."""
-    return Verifier("nss", nss_law, path_order=False, node_rule=node_rule)
+    return Verifier(
+        "nss",
+        nss_law,
+        "naive: sample from the target, descend while the sample is drafted",
+        "folklore; exact match of engines",
+        path_order=False,
+        node_rule=node_rule,
+    )

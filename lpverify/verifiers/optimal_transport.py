@@ -175,4 +175,12 @@ def ot_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``ot``."""
-    return Verifier("ot", ot_law, path_order=False, node_rule=node_rule)
+    return Verifier(
+        "ot",
+        ot_law,
+        "at every node the coupling that most often chooses a drafted child",
+        "Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas and Pal, arXiv 2511.15898",
+        path_order=False,
+        node_rule=node_rule,
+        any_vocabulary=False,
+    )

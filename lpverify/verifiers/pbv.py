@@ -222,4 +222,13 @@ def atoms(layout: Layout) -> tuple[Array, Array, Array, Array]:
 
 def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
-    return Verifier("pbv", SelectedPath(proportional_split, blocks), path_order=False)
+    return Verifier(
+        "pbv",
+        SelectedPath(proportional_split, blocks),
+        "proportional: the selected path follows the target where coverage allows",
+        "this project, theory 5.2",
+        path_order=False,
+        closed_form="block",
+        split=proportional_split,
+        blocks=blocks,
+    )

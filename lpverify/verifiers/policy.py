@@ -86,4 +86,11 @@ def verifier(optimum: LpSolution | Certificate) -> Verifier:
     certificate = optimum.certificate if isinstance(optimum, LpSolution) else optimum
     if certificate is None:
         raise errors.fail("optimum", got="a solution without a certificate", expected="one of another method")
-    return Verifier("policy", PolicyLaw(certificate), path_order=False)
+    return Verifier(
+        "policy",
+        PolicyLaw(certificate),
+        "the optimum of the linear program, run",
+        "this project, theory 2.5",
+        path_order=False,
+        any_vocabulary=False,
+    )

@@ -36,4 +36,10 @@ def specinfer_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``specinfer``."""
-    return Verifier("specinfer", specinfer_law, node_rule=node_rule)
+    return Verifier(
+        "specinfer",
+        specinfer_law,
+        "recursive rejection: offer the drafted children one after the other",
+        "Miao et al., arXiv 2305.09781, algorithm 2",
+        node_rule=node_rule,
+    )

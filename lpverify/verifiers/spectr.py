@@ -89,4 +89,10 @@ def spectr_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``spectr``."""
-    return Verifier("spectr", spectr_law, node_rule=node_rule)
+    return Verifier(
+        "spectr",
+        spectr_law,
+        "K-SEQ: accept children in order with probability min(1, p / (rho q))",
+        "Sun et al., arXiv 2310.15141, algorithm 2",
+        node_rule=node_rule,
+    )

@@ -135,4 +135,13 @@ def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, p
 
 def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
     """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
-    return Verifier("tgbv", SelectedPath(tempered_split, blocks), path_order=False)
+    return Verifier(
+        "tgbv",
+        SelectedPath(tempered_split, blocks),
+        "tempered: GBV that skews the selected path only as far as it helps",
+        "this project, theory 5.1",
+        path_order=False,
+        closed_form="block",
+        split=tempered_split,
+        blocks=blocks,
+    )

@@ -38,4 +38,11 @@ def token_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``token``."""
-    return Verifier("token", token_law, first_path_only=True)
+    return Verifier(
+        "token",
+        token_law,
+        "token rule: accept drafted tokens one by one along the first path",
+        "Leviathan et al., arXiv 2211.17192, algorithm 1",
+        first_path_only=True,
+        closed_form="token",
+    )

@@ -66,4 +66,10 @@ def traversal_law(view: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``traversal``."""
-    return Verifier("traversal", traversal_law)
+    return Verifier(
+        "traversal",
+        traversal_law,
+        "Traversal: offer leaves first, then their parents",
+        "Weng et al., arXiv 2505.12398, algorithm 2",
+        leaf_to_root=True,
+    )
