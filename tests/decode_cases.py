@@ -46,7 +46,7 @@ def memoized(verifier: Verifier) -> Verifier:
             known[key] = verifier.stop_distribution(view)
         return known[key]
 
-    return replace(verifier, law=law)
+    return replace(verifier, stop_distribution=law)
 
 
 def target_law(model: TableModel, length: int) -> np.ndarray:
