@@ -30,7 +30,7 @@ ALGORITHMS = ["token", "bv", "specinfer", "spectr", "ot", "traversal", "gbv", "t
 # ## One problem, every algorithm
 
 # %%
-problem = lv.load_problem("tree-v3-l2-a", paths=3)
+problem = lv.load_problem("tree-v3-l2-a", num_paths=3)
 optimum = lv.solve(problem)
 print(optimum.lower_bound, optimum.upper_bound, optimum.status)
 print("checked without the solver:", lv.certify.check(problem.pair, optimum.certificate).valid)
@@ -99,7 +99,7 @@ _ = interact(
 # verification on it.
 
 # %%
-small = lv.load_problem("coin-2", paths=2)
+small = lv.load_problem("coin-2", num_paths=2)
 policy = lv.evaluate(small, "policy")
 best = lv.solve(small, exact=True)
 print(float(policy.block_efficiency), best.exact, float(best.exact), policy.law_error)

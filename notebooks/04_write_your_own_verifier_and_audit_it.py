@@ -130,5 +130,5 @@ assert report.lossless
 # optimum:
 
 # %%
-problem = lv.load_problem("coin-2", paths=2)
+problem = lv.load_problem("coin-2", num_paths=2)
 lv.compare(problem, algorithms=["specinfer", "gbv", "pbv"])

@@ -346,7 +346,7 @@ def test_seed_repeats_a_sampled_audit() -> None:
 
 def test_cases() -> None:
     assert len(cases()) > 40
-    assert {case.problem.paths for case in cases().values()} >= {1, 2, 3, 8}
+    assert {case.problem.num_paths for case in cases().values()} >= {1, 2, 3, 8}
     assert any(case.rounds == 2 for case in cases().values())
     assert [case.name for case in select(["skewed-3:2", "coin K=1"])] == ["skewed-3 K=2", "coin K=1"]
     with pytest.raises(InputError, match="case: got 'nonsense', expected PROBLEM:K, or one of one step, block"):

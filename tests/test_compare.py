@@ -85,7 +85,7 @@ def test_one_step_by_hand() -> None:
 
 @pytest.mark.parametrize(("name", "paths"), list(cases()))
 def test_ranking_lies_between_gbv_and_the_optimum(name: str, paths: int) -> None:
-    problem = load_problem(name, paths=paths)
+    problem = load_problem(name, num_paths=paths)
     values = reference(name)["paths"][str(paths)]
     pair = problem.pair.floats
     assert evaluate_orders(pair, greedy_order(pair)[None], paths)[0] == pytest.approx(values["gbv"], abs=1e-9)

@@ -306,7 +306,7 @@ def test_problems_from_python_are_those_of_the_folder(tmp_path: Path) -> None:
     assert len(found) == 4
     for problem in found:
         stored = load_problem(tmp_path / "trees" / f"{problem.name}.json")
-        assert (problem.paths, problem.description) == (3, stored.description)
+        assert (problem.num_paths, problem.description) == (3, stored.description)
         assert all((a == b).all() for a, b in zip(problem.pair.target, stored.pair.target, strict=True))
     for wrong in ("A", []):
         with pytest.raises(InputError, match="prompts: got .*, expected a list of texts"):

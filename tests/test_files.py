@@ -105,8 +105,8 @@ def test_negative_zero_becomes_zero() -> None:
 
 
 def test_load_with_paths() -> None:
-    problem = load_with_paths("skewed-3", paths=3)
-    assert (problem.paths, problem.name, problem.pair.depth) == (3, "skewed-3", 2)
+    problem = load_with_paths("skewed-3", num_paths=3)
+    assert (problem.num_paths, problem.name, problem.pair.depth) == (3, "skewed-3", 2)
 
 
 def test_a_file_is_told_from_an_example_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def corrupted(pair, certificate: Certificate):
     yield "multiplier is negative", replace(certificate, multipliers=changed(certificate.multipliers, 2, 0, 0, -1e-3))
     yield "row of the ranks", replace(certificate, ranks=replace(ranks, mass=ranks.mass * np.nan))
     yield "NaN", replace(certificate, multipliers=changed(certificate.multipliers, 1, 0, np.nan))
-    yield "more paths", replace(certificate, paths=PATHS + 1)
+    yield "more paths", replace(certificate, num_paths=PATHS + 1)
 
 
 @pytest.mark.parametrize("case", range(14))

@@ -38,7 +38,7 @@ TINY = [
 def test_reference_optima(file: Path) -> None:
     document = json.loads(file.read_text())
     for paths, values in document["block_efficiency"]["paths"].items():
-        solution = solve(load_problem(document["problem"]["name"], paths=int(paths)))
+        solution = solve(load_problem(document["problem"]["name"], num_paths=int(paths)))
         lower, upper = values["multi_path_optimum"]
         assert solution.status == "optimal"
         assert solution.lower_bound == pytest.approx(lower, abs=1e-7)
@@ -84,7 +84,7 @@ def test_hard_inputs(kind: str, paths: int) -> None:
 def test_subnormal_draft_masses(name: str) -> None:
     """Warnings are errors here: no quotient of a warm start may overflow."""
     case = cases()[name]
-    assert quantile.solve(case.problem.pair, case.problem.paths).status == "optimal"
+    assert quantile.solve(case.problem.pair, case.problem.num_paths).status == "optimal"
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -136,7 +136,7 @@ def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestSolve:
-    problem = VerifyProblem(make.rational(2, 2, 1, denominator=5), paths=2)
+    problem = VerifyProblem(make.rational(2, 2, 1, denominator=5), num_paths=2)
 
     @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("closed-form", "one-step")])
     def test_methods_agree(self, method: str) -> None:
@@ -145,7 +145,7 @@ class TestSolve:
         )
 
     def test_one_step(self) -> None:
-        problem = VerifyProblem(make.rational(4, 1, 1, denominator=9), paths=3)
+        problem = VerifyProblem(make.rational(4, 1, 1, denominator=9), num_paths=3)
         assert solve(problem).value == pytest.approx(solve(problem, method="one-step").value, abs=1e-8)
 
     def test_exact_optimum_lies_in_the_float_bounds(self) -> None:
@@ -154,7 +154,7 @@ class TestSolve:
         assert rough.lower_bound - 1e-12 <= float(exact.exact) <= rough.upper_bound + 1e-12
 
     def test_one_path_is_block_verification(self) -> None:
-        solution = solve(self.problem.with_paths(1), exact=True)
+        solution = solve(self.problem.with_num_paths(1), exact=True)
         assert solution.exact == sum(sum(level) for level in solution.certificate.budgets)  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_lossless_and_optimal_in_fractions(name: str, paths: int) -> None:
     """The law is the target's without any tolerance, and the value is the sum of the exact table's budgets."""
     problem = VerifyProblem(RATIONAL[name], paths)
     if paths == 3 and name == "zeros":
-        problem = problem.with_paths(2)
+        problem = problem.with_num_paths(2)
     optimum = solve(problem)
     policy = build("policy", problem, optimum)
     result = evaluate(problem, policy)

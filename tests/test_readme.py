@@ -58,7 +58,7 @@ def test_problem_file_loads(tmp_path: Path) -> None:
 
     for block in blocks("json"):
         (tmp_path / "mine.json").write_text(block)
-        assert load_problem(str(tmp_path / "mine.json"), paths=2).pair.rational
+        assert load_problem(str(tmp_path / "mine.json"), num_paths=2).pair.rational
 
 
 def test_files_exist() -> None:
@@ -87,7 +87,9 @@ def test_demo_table_has_the_values_that_the_demo_prints() -> None:
     from lpverify import compare, load_problem
 
     printed = between("demo")
-    frame = compare(load_problem("tree-v3-l4", paths=4), algorithms=["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"])
+    frame = compare(
+        load_problem("tree-v3-l4", num_paths=4), algorithms=["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"]
+    )
     for row in frame.itertuples():
         line = next(line for line in printed.splitlines() if line.strip().startswith(str(row.name)))
         assert float(line.split()[len(str(row.name).split())]) == pytest.approx(row.block_efficiency, abs=2e-6)

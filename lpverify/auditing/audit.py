@@ -136,7 +136,7 @@ def _name(subject: str | Verifier | Program) -> str:
 
 
 def _blank(case: Case, mode: str, pair: ModelPair, **fields: Any) -> CaseAudit:
-    shape = (pair.vocab_size, pair.depth, case.problem.paths, case.rounds)
+    shape = (pair.vocab_size, pair.depth, case.problem.num_paths, case.rounds)
     return CaseAudit(case.name, *shape, mode, pair.rational, **fields)
 
 
@@ -144,7 +144,7 @@ def _blank(case: Case, mode: str, pair: ModelPair, **fields: Any) -> CaseAudit:
 
 
 def _audit_law(subject: str | Verifier, case: Case, tolerance: float) -> CaseAudit:
-    pair, paths = case.problem.pair, case.problem.paths
+    pair, paths = case.problem.pair, case.problem.num_paths
     try:
         algorithm = subject if isinstance(subject, Verifier) else evaluate.build(subject, case.problem)
         everything = replace(algorithm, path_order=True, first_path_only=False)  # its word is not taken for it
@@ -240,7 +240,7 @@ def _audit_program(function: Program, case: Case, settings: _Settings) -> CaseAu
 def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Settings) -> CaseAudit:
     """In the arithmetic of ``pair``."""
     table = RowTable(pair)
-    play = Rounds(function, table, case.problem.paths, case.rounds)
+    play = Rounds(function, table, case.problem.num_paths, case.rounds)
     try:
         with np.errstate(all="ignore"):
             if settings.sample:
@@ -273,7 +273,7 @@ def _global_states() -> tuple[Any, ...]:
 
 def _sampled(pair: ModelPair, function: Program, case: Case, settings: _Settings, why: str) -> CaseAudit:
     table = RowTable(pair)
-    play = Rounds(function, table, case.problem.paths, case.rounds)
+    play = Rounds(function, table, case.problem.num_paths, case.rounds)
     expected, possible = _target_law(pair, case.rounds)
     length = case.rounds * (pair.depth + 1)
     cells = int((expected > 0).sum())

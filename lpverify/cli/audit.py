@@ -110,7 +110,7 @@ def _case(case: CaseAudit) -> dict[str, Any]:
         "name": case.case,
         "vocab_size": case.vocab_size,
         "depth": case.depth,
-        "paths": case.paths,
+        "paths": case.num_paths,
         "rounds": case.rounds,
         "mode": case.mode,
         "rational": case.rational,

@@ -109,7 +109,7 @@ def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str,
             "name": problem.name,
             "vocab_size": pair.vocab_size,
             "depth": pair.depth,
-            "paths": problem.paths,
+            "paths": problem.num_paths,
             "nodes": pair.nodes,
             "rational": rational,
         },
@@ -157,7 +157,7 @@ def _draw(comparison: Comparison, path: str, kind: str) -> None:
     problem, best = comparison.problem, comparison.multi_path
     frame = comparison.frame()
     fig, ax = plots.figure(len(frame))
-    size = f"V = {problem.pair.vocab_size}, L = {problem.pair.depth}, K = {problem.paths}"
+    size = f"V = {problem.pair.vocab_size}, L = {problem.pair.depth}, K = {problem.num_paths}"
     title = f"Gap to the optimum: {problem.name}, {size}"
     plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=title)
     write_whole(path, plots.render(fig, kind))
@@ -167,7 +167,7 @@ def _print(comparison: Comparison, exact: bool) -> None:
     from lpverify.report import tables
 
     problem, pair = comparison.problem, comparison.problem.pair
-    paths = "1 path" if problem.paths == 1 else f"{problem.paths} paths"
+    paths = "1 path" if problem.num_paths == 1 else f"{problem.num_paths} paths"
     print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {paths}")
     optima = tables.solutions({"single-path": comparison.single_path, "multi-path": comparison.multi_path})
     frame = comparison.frame()

@@ -17,29 +17,29 @@ MAX_PATHS = 1024
 class VerifyProblem:
     """K i.i.d. draft paths of length L = ``pair.depth``, verified against ``pair.target``.
 
-    ``paths`` is K; ``name`` and ``description`` are for display.
+    ``num_paths`` is K; ``name`` and ``description`` are for display.
     """
 
     pair: ModelPair
-    paths: int = 1
+    num_paths: int = 1
     name: str = field(default="unnamed", compare=False)
     description: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        errors.integer("paths (K)", self.paths, least=1, most=MAX_PATHS)
+        errors.integer("num_paths (K)", self.num_paths, least=1, most=MAX_PATHS)
 
-    def with_paths(self, paths: int) -> VerifyProblem:
+    def with_num_paths(self, num_paths: int) -> VerifyProblem:
         """The same laws with another number of draft paths."""
-        return VerifyProblem(self.pair, paths, self.name, self.description)
+        return VerifyProblem(self.pair, num_paths, self.name, self.description)
 
 
-def load_problem(source: str | os.PathLike[str], *, paths: int = 1, normalize: bool = False) -> VerifyProblem:
-    """A problem file, or the built-in example of that name, with K = ``paths``.
+def load_problem(source: str | os.PathLike[str], *, num_paths: int = 1, normalize: bool = False) -> VerifyProblem:
+    """A problem file, or the built-in example of that name, with K = ``num_paths``.
 
     ``normalize`` divides every row by its sum. Raises as `lpverify.core.problem_files.load_problem`.
 
-    >>> load_problem("skewed-3", paths=2).pair.depth
+    >>> load_problem("skewed-3", num_paths=2).pair.depth
     2
     """
     loaded = files.load_problem(source, normalize=normalize)
-    return VerifyProblem(loaded.pair, paths, loaded.name, loaded.description)
+    return VerifyProblem(loaded.pair, num_paths, loaded.name, loaded.description)

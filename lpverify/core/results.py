@@ -38,7 +38,7 @@ class Certificate:
     prove the upper bound.
     """
 
-    paths: int
+    num_paths: int
     ranks: RankTable
     selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
     budgets: Levels  # f(c), one (V**i,) array per level i = 0..L
@@ -94,7 +94,7 @@ class Evaluation:
     """
 
     algorithm: str
-    paths: int
+    num_paths: int
     block_efficiency: float | Fraction
     method: str  # "enumeration", "recursion" or "closed form"
     terms: int
@@ -133,7 +133,7 @@ class CaseAudit:
     case: str
     vocab_size: int
     depth: int
-    paths: int
+    num_paths: int
     rounds: int
     mode: str
     rational: bool

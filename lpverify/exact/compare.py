@@ -91,7 +91,7 @@ class Comparison:
         relaxation, *others = self.references
         rows = [
             (
-                self.problem.paths,
+                self.problem.num_paths,
                 row.name,
                 row.block_efficiency,
                 self.gap(row),
@@ -174,14 +174,14 @@ def measure(
         certificate = _certificate(problem, optimum)
         value, verifier = total(certificate.budgets), VERIFIERS[POLICY](certificate)
     else:
-        value, verifier = budgets.block_efficiency(problem.pair, name, problem.paths), VERIFIERS[name]()
+        value, verifier = budgets.block_efficiency(problem.pair, name, problem.num_paths), VERIFIERS[name]()
     law_error = _law_error(verifier, problem, max_drafts)
     return AlgorithmResult(name, float(value), law_error, "closed form", _fraction(name, value))
 
 
 def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> float | None:
     """By enumeration, in the problem's arithmetic where that is quick enough; None beyond ``max_drafts``."""
-    floats = VerifyProblem(problem.pair.floats, problem.paths)
+    floats = VerifyProblem(problem.pair.floats, problem.num_paths)
     for task, most in ((problem, max_drafts // (EXACT_SHARE if problem.pair.rational else 1)), (floats, max_drafts)):
         try:
             found = enumeration.evaluate(task, verifier, method="enumeration", max_terms=most)
@@ -211,7 +211,7 @@ def _fraction(name: str, value: float | Fraction) -> Fraction | None:
 
 
 def _relaxation(problem: VerifyProblem) -> AlgorithmResult:
-    bound, _ = node_relaxation(problem.pair, problem.paths)
+    bound, _ = node_relaxation(problem.pair, problem.num_paths)
     exact = bound if isinstance(bound, Fraction) else None
     return AlgorithmResult(RELAXATION, float(bound), None, "closed form", exact)
 
@@ -225,12 +225,12 @@ def _ranking(problem: VerifyProblem) -> AlgorithmResult:
 
 def compare(
     problem: VerifyProblem,
-    paths: int | Iterable[int] | None = None,
+    num_paths: int | Iterable[int] | None = None,
     *,
     algorithms: Sequence[str] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Optimum, bounds and algorithms as one frame; ``paths`` are the numbers of paths (default: the problem's).
+    """Optimum, bounds and algorithms as one frame; ``num_paths`` are the numbers of paths (default: the problem's).
 
     Columns: paths, name, block_efficiency, gap, relative_gap, law_error, method. Rows for each number of paths: the
     node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
@@ -243,8 +243,10 @@ def compare(
     """
     import pandas as pd
 
-    numbers = [problem.paths] if paths is None else [paths] if isinstance(paths, int) else list(paths)
-    frames = [comparison(problem.with_paths(number), algorithms, **options).frame() for number in numbers]
+    numbers = (
+        [problem.num_paths] if num_paths is None else [num_paths] if isinstance(num_paths, int) else list(num_paths)
+    )
+    frames = [comparison(problem.with_num_paths(number), algorithms, **options).frame() for number in numbers]
     return pd.concat(frames, ignore_index=True)
 
 

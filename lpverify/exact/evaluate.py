@@ -46,12 +46,12 @@ def evaluate(
 
     >>> from lpverify.core.model_pair import ModelPair
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
-    >>> round(evaluate(VerifyProblem(coin, paths=2), "specinfer").block_efficiency, 6)
+    >>> round(evaluate(VerifyProblem(coin, num_paths=2), "specinfer").block_efficiency, 6)
     1.79
     """
     errors.choice("method", method, METHODS)
     checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
-    paths = 1 if checked.first_path_only else problem.paths
+    paths = 1 if checked.first_path_only else problem.num_paths
     recursive = checked.node_rule is not None or checked.leaf_to_root
     closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
     if method == "recursion" and not recursive:
@@ -64,7 +64,7 @@ def evaluate(
         method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
     if method == "closed form":
         value = budgets.block_efficiency(problem.pair, checked.name, paths)
-        return Evaluation(checked.name, problem.paths, value, method, problem.pair.nodes)
+        return Evaluation(checked.name, problem.num_paths, value, method, problem.pair.nodes)
     if method == "enumeration":
         masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
     elif checked.node_rule is not None:
@@ -147,7 +147,7 @@ def _evaluation(problem: VerifyProblem, name: str, masses: Levels, terms: int, m
     target = path_probabilities((*pair.target, pair.bonus_rows))[-1]
     return Evaluation(
         algorithm=name,
-        paths=problem.paths,
+        num_paths=problem.num_paths,
         block_efficiency=scalar(1 + accepted[1:].sum()),
         method=method,
         terms=terms,

@@ -59,17 +59,17 @@ def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT)
     ``seed`` drives the random moves of the local search, ``effort`` bounds orders tried x leaves x K.
 
     >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
-    >>> round(best_ranking(VerifyProblem(pair, paths=2)).block_efficiency, 12)
+    >>> round(best_ranking(VerifyProblem(pair, num_paths=2)).block_efficiency, 12)
     1.84
     """
     pair = problem.pair.floats
     active = np.flatnonzero(pair.draft_paths[-1] > 0)
-    if problem.paths == 1:  # nothing to choose from: any order gives block verification
+    if problem.num_paths == 1:  # nothing to choose from: any order gives block verification
         return RankingResult(float(evaluate_orders(pair, active[None], 1)[0]), active, 1, complete=True)
-    allowed = effort // (len(active) * problem.paths)
+    allowed = effort // (len(active) * problem.num_paths)
     if len(active) < 12 and factorial(len(active)) <= allowed:
-        return _all_orders(pair, problem.paths, active)
-    return _local_search(pair, problem.paths, np.random.default_rng(seed), max(2, allowed))
+        return _all_orders(pair, problem.num_paths, active)
+    return _local_search(pair, problem.num_paths, np.random.default_rng(seed), max(2, allowed))
 
 
 def selected_leaf_law(leaf_mass: Floats, orders: Orders, paths: int) -> Floats:

@@ -175,7 +175,7 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
     columns = accumulate(ranks.bin, ranks.mass, widths.size)
     require("a column of the ranks misses its bin", np.abs(columns - widths) - (pair.depth + 1) * ROW_SUM_TOLERANCE)
     if not violations:
-        proved = lower_bound(pair, ranks, certificate.paths).selected
+        proved = lower_bound(pair, ranks, certificate.num_paths).selected
         for depth, (claimed, legal) in enumerate(zip(selected, proved, strict=True)):
             require(f"the selected law is not the ranks', level {depth},", _slack(np.abs(claimed - legal), legal))
     require("the root's budget misses 1", np.abs(budgets[0] - 1))
@@ -190,7 +190,7 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
         require(f"a multiplier is negative, level {depth},", -multipliers[depth])
     return CertificateCheck(
         lower_bound=float(total(budgets)),
-        upper_bound=float(upper_bound(pair, multipliers, certificate.paths)),
+        upper_bound=float(upper_bound(pair, multipliers, certificate.num_paths)),
         valid=not violations,
         violations=tuple(violations),
     )
@@ -248,7 +248,7 @@ def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
 
 def _made_exact(pair: ModelPair, certificate: Certificate) -> tuple[Certificate, LowerBound, Any]:
     multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
-    return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.paths)
+    return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
 
 
 def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:

@@ -39,11 +39,11 @@ def solve(
 
     >>> from lpverify.core.model_pair import ModelPair
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]], [[0.25, 0.75]] * 2], [[[0.6, 0.4]], [[0.6, 0.4]] * 2])
-    >>> round(solve(VerifyProblem(coin, paths=2)).value, 6)
+    >>> round(solve(VerifyProblem(coin, num_paths=2)).value, 6)
     2.5944
     """
     began = time.perf_counter()
-    pair, paths = problem.pair, problem.paths
+    pair, paths = problem.pair, problem.num_paths
     errors.choice("method", method, METHODS)
     if not tolerance > 0:
         raise errors.fail("tolerance", got=tolerance, expected="a positive number")

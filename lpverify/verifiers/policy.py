@@ -50,7 +50,7 @@ class PolicyLaw:
         """T and Q* in the arithmetic of ``view``."""
         certificate = self.certificate
         paths, depth = view.paths.shape
-        expected = certificate.paths, len(certificate.selected) - 1, len(certificate.selected[1])
+        expected = certificate.num_paths, len(certificate.selected) - 1, len(certificate.selected[1])
         if (paths, depth, view.vocab_size) != expected:
             shapes = ("{} paths of {} out of {} tokens".format(*s) for s in ((paths, depth, view.vocab_size), expected))
             raise errors.fail("drafts of the policy", got=next(shapes), expected=next(shapes))
