@@ -68,14 +68,16 @@ def one_step(folder: Path, target: list[str], draft: list[str]) -> str:
 @pytest.mark.parametrize(("paths", "gbv"), [(2, Fraction(39, 16)), (3, Fraction(141, 64))])
 def test_gbv_does_not_dominate_and_is_not_monotone(paths: int, gbv: Fraction) -> None:
     """Section 2.7."""
-    problem = load_problem("fair-coin", paths)
+    problem = load_problem("fair-coin", num_paths=paths)
     assert evaluate(problem, "bv").block_efficiency == 3
     assert evaluate(problem, "gbv").block_efficiency == gbv
 
 
 def test_gbv_is_not_optimal_at_one_step(tmp_path: Path) -> None:
     """Section 2.7, and 5.2: PBV is."""
-    frame = compare(load_problem(one_step(tmp_path, ["3/10", "7/10"], ["1/2", "1/2"]), 2), algorithms=["gbv", "pbv"])
+    frame = compare(
+        load_problem(one_step(tmp_path, ["3/10", "7/10"], ["1/2", "1/2"]), num_paths=2), algorithms=["gbv", "pbv"]
+    )
     values = dict(zip(frame["name"], frame["block_efficiency"], strict=True))
     assert values["gbv"] == pytest.approx(1.95)
     assert values["optimum"] == pytest.approx(2.0)
@@ -90,7 +92,7 @@ def test_closed_form_of_specinfer(tmp_path: Path) -> None:
     for paths in (1, 2, 3, 4):
         total += remaining
         remaining = sum((max(x - total * y, Fraction(0)) for x, y in zip(p, q, strict=True)), Fraction(0))
-        assert evaluate(load_problem(path, paths), "specinfer").block_efficiency == 2 - remaining
+        assert evaluate(load_problem(path, num_paths=paths), "specinfer").block_efficiency == 2 - remaining
 
 
 def test_naive_correction() -> None:
