@@ -339,32 +339,11 @@ def test_nothing_is_half_written(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_pictures(capsys: pytest.CaptureFixture[str], files: tuple[str, str], tmp_path: Path) -> None:
-    """Every cell is written into the map, the best of all framed once; predictions lie where their values say."""
     pytest.importorskip("matplotlib")
-    from lpverify.report import plots, plots_advice
-
     picture = tmp_path / "p.svg"
     code, _, err = call(capsys, "advise", files[0], "--costs", files[1], "--plot", str(picture))
     assert (code, err) == (0, "")
     assert "looks at one path" in picture.read_text()
-    cells = [
-        {"algorithm": a, "paths": k, "depth": depth, "tokens_per_second": 10.0 * k + depth}
-        for a in ("gbv", "pbv") for k in (1, 2) for depth in (4, 8)
-    ]  # fmt: skip
-    fig = plots_advice.surface(cells)
-    for ax in fig.axes:
-        assert sorted(text.get_text() for text in ax.texts) == ["14", "18", "24", "28"]
-    assert [[patch.get_linewidth() for patch in ax.patches] for ax in fig.axes] == [[3.0], [1.2]]
-    rows = [
-        {"algorithm": "bv", "paths": 1, "depth": 4, "predicted": 10.0, "predicted_se": 1.0, "measured": 9.0,
-         "measured_se": None},
-        {"algorithm": "bv", "paths": 1, "depth": 8, "predicted": 12.0, "predicted_se": 1.0, "measured": 13.0,
-         "measured_se": 0.5},
-    ]  # fmt: skip
-    _, ax = plots.figure(5)
-    assert plots_advice.plot_predicted({"rows": rows}, ax) is ax
-    assert list(ax.containers[0].lines[0].get_xydata().ravel()) == [10.0, 9.0, 12.0, 13.0]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["BV, best K = 1, L = 8"]
 
 
 def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from matplotlib.collections import LineCollection
 
 from experiments.figures import plots_paper
 from experiments.figures.figures import FIGURES, available, draw, make, stored
+from lpverify.report import plots
 
 PUBLISHED = Path(__file__).parents[1] / "paper_figs"
 TOLERANCE = 2e-8
@@ -127,7 +128,7 @@ def test_no_bar_crosses_the_optimum() -> None:
     frame = pd.DataFrame({"paths": np.repeat([1, 2], 6), "best": best.ravel(), "value": (best - gaps).ravel()})
     x, y, error = plots_paper._curve(frame, "paths", "value", "best")
     assert (y + error <= best.mean(axis=1) + 1e-12).all()
-    fig, axes = plots_paper.canvas(4, 3)
+    fig, axes = plots.canvas(4, 3)
     optimum = plots_paper._curve(frame, "paths", "best")
     ax = plots_paper.labelled_lines(axes[0, 0], {"gbv": (x, y, error)}, optimum)
     fig.draw_without_rendering()
@@ -138,7 +139,7 @@ def test_no_bar_crosses_the_optimum() -> None:
 
 
 def test_gaps_below_the_floor_lie_on_it() -> None:
-    _, axes = plots_paper.canvas(4, 3)
+    _, axes = plots.canvas(4, 3)
     curve: Any = (np.array([1.0, 2.0]), np.array([0.0, 5.0]), np.array([0.0, 6.0]))
     ax = plots_paper.gap_lines(axes[0, 0], {"gbv": curve})
     line = next(item for item in ax.lines if item.get_marker() == plots_paper.STYLE["gbv"][1])

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.collections import LineCollection
 
 import lpverify
-from experiments.figures import plots_paper, plots_real, real_data, real_jobs, table_real
+from experiments.figures import plots_real, real_data, real_jobs, table_real
 from experiments.figures.figure_data import Work
 from experiments.figures.figures import FIGURES, available, make, stored
 from experiments.figures.real_data import UPPER, quotient
@@ -29,6 +29,7 @@ from lpverify.cli import app
 from lpverify.decode.metrics import ratio
 from lpverify.errors import InputError
 from lpverify.exact.compare import OPTIMUM
+from lpverify.report import plots
 
 PUBLISHED = Path(__file__).parents[1] / "paper_figs"
 MODELS = [name for name, figure in FIGURES.items() if figure.models]
@@ -95,7 +96,7 @@ def _upper(frame: pd.DataFrame, of: pd.DataFrame) -> pd.Series:
 
 def test_no_bar_crosses_the_bound(folder: Path) -> None:
     for (_, axis), part in rows("real_bound", folder).groupby(["pair", "axis"], sort=False):
-        fig, axes = plots_paper.canvas(4, 3)
+        fig, axes = plots.canvas(4, 3)
         ax = plots_real.bounded_lines(axes[0, 0], part, str(axis))
         fig.draw_without_rendering()
         best = part[part["name"] == UPPER].sort_values(str(axis))["value"].to_numpy()

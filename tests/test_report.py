@@ -45,7 +45,7 @@ def test_markdown_has_every_row_and_equal_widths() -> None:
     lines = tables.markdown(ONE).splitlines()
     assert len(lines) == 2 + len(ONE)
     assert len({len(line) for line in lines}) == 1
-    assert lines[1].startswith("| --: | ---")
+    assert lines[1].startswith("|----:|:---")
     assert any("| ot " in line and "|        - |" in line for line in lines)
     assert "\\|" in tables.markdown(ONE.assign(method="a|b"))
 
@@ -115,6 +115,34 @@ class TestPlots:
         svg = plots.render(fig, "svg")
         assert b"<svg" in svg
         assert b"A &amp; B" in svg  # text stays text
+
+    def test_several_numbers_of_paths_are_not_mixed(self) -> None:
+        from lpverify.report import plots
+
+        _, ax = plots.figure(8)
+        with pytest.raises(InputError, match="gaps: got rows of K = 1, 2, 3, expected rows of one K"):
+            plots.gaps(MANY, ax)
+        assert plots.gaps(MANY[MANY["paths"] == 2], ax) is ax
+
+    def test_every_algorithm_keeps_its_look(self) -> None:
+        from lpverify.report import plots
+
+        every = plots.looks(["mine", "yours"])
+        assert len(set(every.values())) == len(every)
+        assert plots.looks(["ebv"])["ebv"] == every["ebv"]
+
+    def test_throughput(self) -> None:
+        """Every cell is written into the map, the best of all framed once."""
+        from lpverify.report import plots
+
+        cells = [
+            {"algorithm": a, "paths": k, "depth": depth, "tokens_per_second": 10.0 * k + depth}
+            for a in ("gbv", "pbv") for k in (1, 2) for depth in (4, 8)
+        ]  # fmt: skip
+        fig = plots.throughput(cells)
+        for ax in fig.axes:
+            assert sorted(text.get_text() for text in ax.texts) == ["14", "18", "24", "28"]
+        assert [[patch.get_linewidth() for patch in ax.patches] for ax in fig.axes] == [[3.0], [1.2]]
 
     def test_nothing_to_draw_is_refused(self) -> None:
         from lpverify.report import plots

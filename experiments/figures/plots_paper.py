@@ -13,30 +13,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from lpverify.exact.compare import ALGORITHMS, OPTIMUM, RANKING, RELAXATION
+from lpverify.exact.compare import OPTIMUM, RANKING, RELAXATION
 from lpverify.report import plots
-from lpverify.report.plots import ACCENT, INK, MARKERS, MUTED, OPTIMUM_COLOUR, SERIES, SHOWN, UNIT
+from lpverify.report.plots import ACCENT, INK, MUTED, OPTIMUM_COLOUR, SHOWN, UNIT, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Data = Mapping[str, Any]
-STYLE = {name: (SERIES[i % len(SERIES)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(ALGORITHMS)}
+STYLE = plots.looks([])
 """Colour and marker of an algorithm, the same in every figure."""
 
 LEAST_GAP = 0.01
 """Gaps in percent below this are drawn here, on the floor of a logarithmic axis."""
 
 Curve = tuple[Sequence[float], Sequence[float], Sequence[float]]  # x, y, standard error
-
-
-def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """A new figure and its array of axes, without a window system."""
-    from matplotlib.figure import Figure
-
-    fig = Figure(figsize=(width, height), layout="constrained")
-    return fig, fig.subplots(rows, columns, squeeze=False, **options)
 
 
 def one_position(data: Data) -> Figure:
@@ -76,7 +68,7 @@ def balance_bars(ax: Axes, data: Data, correction: Sequence[float], name: str, t
     ax.set_ylim(0, 1.3 * max(*data["target"], *data["draft"]))
     ax.set_title(title, loc="left", fontweight="bold", color=INK)
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
-    plots._plain(ax)
+    plots.despine(ax)
     return ax
 
 
@@ -111,7 +103,7 @@ def on_optimum(ax: Axes, best: Curve, curves: Mapping[str, Curve]) -> Axes:
     colour, marker = STYLE["token"]
     ax.errorbar(x, y, error, color=colour, marker=marker, capsize=2.5, linewidth=1.4, markersize=5, label="token rule")
     ax.legend(frameon=False)
-    plots._plain(ax)
+    plots.despine(ax)
     return ax
 
 
@@ -162,22 +154,13 @@ def labelled_lines(
         ax.errorbar(
             x, y, error, color=colour, marker=marker, linewidth=1.3, elinewidth=0.8, capsize=1.8, markersize=5, zorder=3
         )
-        ends.append((x[-1], y[-1], shown[name], colour, "normal"))
+        ends.append((x[-1], y[-1], shown[name], colour))
     if best is not None:
         band(ax, best)
         ax.plot(best[0], best[1], color=OPTIMUM_COLOUR, linewidth=2.4, zorder=4)
-        ends.append((best[0][-1], best[1][-1], best_name, OPTIMUM_COLOUR, "bold"))
-    logarithmic = ax.get_yscale() == "log"
-    heights = [np.log10(end[1]) if logarithmic else end[1] for end in ends]
-    low, high = np.log10(ax.get_ylim()) if logarithmic else ax.get_ylim()
-    first = min(x[0] for x, _, _ in curves.values())
-    text = max(end[0] for end in ends) + 0.06 * (max(end[0] for end in ends) - first)
-    placed = plots.spread([round(height, 9) for height in heights], least=0.047 * (high - low))
-    for (end, value, name, colour, weight), height in zip(ends, placed, strict=True):
-        position = 10**height if logarithmic else height
-        ax.plot([end, text], [value, position], color=colour, linewidth=0.7, clip_on=False, zorder=1)
-        ax.text(text, position, f" {name}", color=colour, va="center", fontsize=9, fontweight=weight, clip_on=False)
-    plots._plain(ax)
+        ends.append((best[0][-1], best[1][-1], best_name, OPTIMUM_COLOUR))
+    plots.label_ends(ax, ends, start=min(x[0] for x, _, _ in curves.values()), fontsize=9)
+    plots.despine(ax)
     return ax
 
 
@@ -289,16 +272,66 @@ def steps(ax: Axes, wide: pd.DataFrame) -> Axes:
     ax.set_ylim(len(rows) - 0.4, -0.6)
     ax.set_xlim(low, max(float(mean.max()) + float(error[RELAXATION]), 100) + 0.03 * (100 - low))
     ax.locator_params(axis="x", nbins=5)
-    plots._plain(ax)
+    plots.despine(ax)
     ax.tick_params(axis="y", length=0)
     return ax
 
 
 def scaling(data: Data) -> Figure:
-    """F10: `plots.scaling` of the stored rows."""
+    """F10: seconds of the solvers against the number of nodes."""
     fig, ax = plots.figure(8)
-    plots.scaling(pd.DataFrame(data["rows"]), ax, title="Certified multi-path optimum, K = 4")
+    time_against_nodes(ax, pd.DataFrame(data["rows"]), "Certified multi-path optimum, K = 4")
     return fig
+
+
+def time_against_nodes(ax: Axes, frame: pd.DataFrame, title: str) -> Axes:
+    """Solver time against number of nodes, both logarithmic, a line a method, the certified gap beside each point.
+
+    Columns ``method``, ``nodes``, ``seconds``, ``gap``. Open markers: the gap asked for (``goal``) was not reached.
+    """
+    from matplotlib.ticker import NullFormatter
+
+    for i, (name, rows) in enumerate(frame.groupby("method", sort=False)):
+        rows = rows.sort_values("nodes")
+        colour = plots.SERIES[i % len(plots.SERIES)]
+        ax.plot(rows["nodes"], rows["seconds"], color=colour, linewidth=1.4, zorder=2)
+        for row in rows.itertuples():
+            face = colour if row.gap <= row.goal else "white"
+            ax.plot(
+                row.nodes,
+                row.seconds,
+                plots.MARKERS[i % len(plots.MARKERS)],
+                color=colour,
+                markerfacecolor=face,
+                zorder=3,
+            )
+            if i == 0 and row.nodes >= 100:  # below, the points crowd and every gap is tiny
+                ax.annotate(
+                    f"{row.gap:.0e}".replace("e-0", "e-"),
+                    (row.nodes, row.seconds),
+                    xytext=(5, -10),
+                    textcoords="offset points",
+                    fontsize=7.5,
+                    color=MUTED,
+                )
+        last = rows.iloc[-1]
+        ax.annotate(
+            str(name),
+            (last["nodes"], last["seconds"]),
+            xytext=(8, 4) if i == 0 else (-8, 4),
+            textcoords="offset points",
+            ha="left" if i == 0 else "right",
+            color=colour,
+            fontweight="bold",
+            annotation_clip=False,
+        )
+    ax.text(0.02, 0.97, "small print: certified gap", transform=ax.transAxes, va="top", fontsize=7.5, color=MUTED)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_xlabel("nodes below the root")
+    ax.set_ylabel("seconds")
+    return plots.despine(ax, title)
 
 
 def _curve(rows: pd.DataFrame, by: str, value: str, against: str | None = None) -> Curve:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.figures.plots_paper import STYLE, Curve, canvas, gap_lines, labelled_lines
+from experiments.figures.plots_paper import STYLE, Curve, gap_lines, labelled_lines
 from experiments.figures.real_data import STAGES, UPPER
 from experiments.figures.real_jobs import SHOWN_PAIR
 from lpverify.report import plots
-from lpverify.report.plots import INK, MUTED, SERIES, SHOWN
-from lpverify.report.plots_advice import plot_predicted
+from lpverify.report.plots import INK, MUTED, SERIES, SHOWN, canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +91,7 @@ def stage_bars(ax: Axes, rows: pd.DataFrame) -> Axes:
     ax.set_xlim(0, 1.3 * float(left.max()))
     ax.set_xlabel("milliseconds per committed token")
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
-    plots._plain(ax)
+    plots.despine(ax)
     ax.tick_params(axis="y", length=0)
     return ax
 
@@ -264,3 +263,45 @@ def advise(data: Data) -> Figure:
         plot_predicted(pair, ax)
         ax.set_title(SHOWN_PAIR.get(pair["pair"], pair["pair"]), loc="left", fontweight="bold", color=INK)
     return fig
+
+
+def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
+    """F13: predicted against measured tokens per second of one pair, a mark for each cell, the diagonal between.
+
+    ``data["rows"]``: algorithm, paths, depth, predicted, predicted_se, measured, measured_se. Error bars are one
+    standard error; the band is 10 % on both sides of equality. Each algorithm's best measured cell has a ring and is
+    named in the legend.
+    """
+    rows = data["rows"]
+    every = [row[key] for row in rows for key in ("predicted", "measured")]
+    low, high = 0.9 * min(every), 1.08 * max(every)
+    line = np.array([low, high])
+    ax.fill_between(line, 0.9 * line, 1.1 * line, color=MUTED, alpha=0.13, linewidth=0, zorder=0)
+    ax.plot(line, line, color=MUTED, linewidth=1, zorder=1)
+    ax.text(0.98, 0.03, "line: equal; grey: within 10 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        own = [row for row in rows if row["algorithm"] == name]
+        best = max(own, key=lambda row: row["measured"])
+        colour, marker = STYLE.get(name, (INK, "o"))
+        ax.errorbar(
+            [row["predicted"] for row in own],
+            [row["measured"] for row in own],
+            yerr=[row["measured_se"] or 0.0 for row in own],
+            xerr=[row["predicted_se"] or 0.0 for row in own],
+            fmt=marker,
+            color=colour,
+            markersize=6,
+            markeredgewidth=0,
+            elinewidth=0.9,
+            capsize=2,
+            zorder=3,
+            label=f"{SHOWN.get(name, name)}, best K = {best['paths']}, L = {best['depth']}",
+        )
+        ax.plot(best["predicted"], best["measured"], "o", color=colour, markersize=12, markerfacecolor="none", zorder=4)
+    ax.set_xlim(low, high)
+    ax.set_ylim(low, high)
+    ax.set_aspect("equal")
+    ax.set_xlabel("predicted tokens per second")
+    ax.set_ylabel("measured tokens per second")
+    ax.legend(frameon=False, loc="upper left")
+    return plots.despine(ax)

@@ -211,9 +211,9 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
 
 def _draw(found: Sequence[Prediction], path: str, kind: str) -> None:
     from lpverify.files import write_whole
-    from lpverify.report import plots, plots_advice
+    from lpverify.report import plots
 
-    write_whole(path, plots.render(plots_advice.surface([_plain(prediction) for prediction in found]), kind))
+    write_whole(path, plots.render(plots.throughput([_plain(prediction) for prediction in found]), kind))
 
 
 def _print(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -> None:

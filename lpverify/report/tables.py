@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -19,24 +19,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LONGEST_FRACTION = 7
-"""A fraction is shown as such up to this many characters, else as a decimal."""
-
-ABSENT = "-"
+"""Longer fractions (in characters) are shown as decimals."""
 
 HEADINGS = {
-    "paths": "K",
-    "name": "algorithm",
-    "block_efficiency": "tokens",
-    "relative_gap": "gap %",
-    "law_error": "law error",
-    "lower_bound": "lower bound",
-    "upper_bound": "upper bound",
-}
-"""Column names of the result frames whose heading differs."""
+    "paths": "K", "name": "algorithm", "block_efficiency": "tokens", "relative_gap": "gap %",
+    "law_error": "law error", "lower_bound": "lower bound", "upper_bound": "upper bound",
+}  # fmt: skip
+"""Headings of columns that are not shown under their own name."""
+
+TEXT_COLUMNS = ("name", "optimum", "status", "method")
 
 
 def number(value: Any) -> str:
-    """A probability or mass for people.
+    """A probability or mass in at most six decimals; a short fraction stays one.
 
     >>> number(Fraction(1, 5)), number(Fraction(123456, 1000001)), number(0.25), number(0.0), number(3e-17)
     ('1/5', '0.123456', '0.25', '0', '3.0e-17')
@@ -50,7 +45,7 @@ def number(value: Any) -> str:
 
 
 def fraction(value: Fraction | None) -> str:
-    """A value for people: the fraction, of a long one the leading digits.
+    """A fraction in at most 45 characters; of a long one the leading digits.
 
     >>> fraction(Fraction(46, 25)), fraction(Fraction(4 * 10**30 + 1, 3 * 10**30)), fraction(None)
     ('46/25', '400000000000.../300000000000... (31 and 31 digits)', 'irrational')
@@ -65,13 +60,13 @@ def fraction(value: Fraction | None) -> str:
 
 
 def quotient(value: Fraction) -> str:
-    """All digits, as "num/den".
+    """A fraction with all its digits, as "numerator/denominator".
 
     >>> quotient(Fraction(3))
     '3/1'
     """
     limit = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)  # these are results; the limit guards against hostile input
+    sys.set_int_max_str_digits(0)  # the limit guards against hostile input; this is a result
     try:
         return f"{value.numerator}/{value.denominator}"
     finally:
@@ -79,64 +74,45 @@ def quotient(value: Fraction) -> str:
 
 
 def cell(column: str, value: Any) -> str:
-    """One entry of a result frame, formatted by the column it stands in."""
+    """One entry of a result frame, formatted as its column is; "-" where there is no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ABSENT
+        return "-"
     if isinstance(value, str):
         return value
-    if column == "block_efficiency":
-        return f"{float(value):.6f}"
-    if column in ("lower_bound", "upper_bound"):
-        return f"{float(value):.9f}"
     if column == "relative_gap":
         return f"{round(100 * float(value), 3) + 0.0:.3f}"  # + 0.0: no negative zero
     if column == "law_error":
         return "0" if value == 0 else f"{float(value):.0e}"
-    if column == "seconds":
-        return f"{value:.2f}"
     if column == "gap":
         return f"{float(value):.6f}" if value == 0 or abs(value) >= 1e-6 else f"{float(value):.0e}"
-    return str(value)
+    digits = {"block_efficiency": 6, "lower_bound": 9, "upper_bound": 9, "seconds": 2}
+    return f"{float(value):.{digits[column]}f}" if column in digits else str(value)
 
 
-def frame_cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Headings and formatted rows of a result frame."""
-    columns = [str(column) for column in frame.columns]
-    headings = [HEADINGS.get(column, column) for column in columns]
-    rows = [
-        [cell(column, value) for column, value in zip(columns, row, strict=True)]
-        for row in frame.itertuples(index=False, name=None)
-    ]
-    return headings, rows
+def cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """A result frame with every entry formatted by `cell` and the headings of tables."""
+    import pandas as pd
 
-
-TEXT_COLUMNS = ("name", "optimum", "status", "method")
-
-
-def frame_table(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Table:
-    """A result frame (`compare`, `solutions`) as a rich table."""
-    headings, rows = frame_cells(frame)
-    right = tuple(i for i, column in enumerate(frame.columns) if column not in TEXT_COLUMNS)
-    return table(headings, rows, right=right, title=title, caption=caption)
+    columns = {HEADINGS.get(str(name), str(name)): [cell(str(name), x) for x in frame[name]] for name in frame.columns}
+    return pd.DataFrame(columns, dtype=object)
 
 
 def markdown(frame: pd.DataFrame) -> str:
     """A result frame as a Markdown table, numbers right-aligned."""
-    headings, rows = frame_cells(frame)
-    rows = [[entry.replace("|", "\\|") for entry in row] for row in rows]
-    widths = [max(3, len(heading), *(len(row[i]) for row in rows)) for i, heading in enumerate(headings)]
-    text = [column in TEXT_COLUMNS for column in frame.columns]
+    shown = cells(frame).map(lambda entry: entry.replace("|", "\\|"))
+    align = ["left" if column in TEXT_COLUMNS else "right" for column in frame.columns]
+    return str(shown.to_markdown(index=False, colalign=align, disable_numparse=True)) + "\n"
 
-    def line(entries: Iterable[str]) -> str:
-        padded = (e.ljust(w) if t else e.rjust(w) for e, w, t in zip(entries, widths, text, strict=True))
-        return "| " + " | ".join(padded) + " |"
 
-    rule = ("-" * width if t else "-" * (width - 1) + ":" for width, t in zip(widths, text, strict=True))
-    return "\n".join([line(headings), line(rule), *(line(row) for row in rows)]) + "\n"
+def frame_table(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Table:
+    """A result frame (`lpverify.compare`, `solutions`) as a rich table."""
+    shown = cells(frame)
+    right = tuple(i for i, column in enumerate(frame.columns) if column not in TEXT_COLUMNS)
+    return table(list(shown.columns), shown.values.tolist(), right=right, title=title, caption=caption)
 
 
 def solutions(named: Mapping[str, LpSolution]) -> pd.DataFrame:
-    """LP solutions, one a row, keyed by what they are the optimum of."""
+    """Solutions of linear programs, one in a row; the keys say what each is the optimum of."""
     import pandas as pd
 
     columns = ("block_efficiency", "lower_bound", "upper_bound", "status", "method", "seconds")
@@ -155,7 +131,7 @@ def table(
     caption: str = "",
     footer: Sequence[str] | None = None,
 ) -> Table:
-    """A plain rich table; ``right`` are the right-aligned columns."""
+    """A rich table without ornaments. ``right``: indices of the right-aligned columns."""
     result = Table(
         title=Text(title, style="bold") if title else None,
         caption=Text(caption, style="dim") if caption else None,
@@ -180,12 +156,12 @@ def table(
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the caller; rich would exit with 1."""
+        """Leave a broken pipe to the caller; rich would exit with 1."""
         raise
 
 
 def show(*tables: Table, console: Console | None = None) -> None:
-    """Print tables, by default to standard output."""
+    """Print tables, to standard output unless another console is given."""
     console = console or _Console()
     for item in tables:
         console.print(item)
