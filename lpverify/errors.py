@@ -6,8 +6,14 @@ what was wrong, where, what came and what was expected, in one line, so that the
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
+
+MAX_LISTED = 10_000
+"""Maximum length of a list of integers given as a text."""
 
 
 class InputError(ValueError):
@@ -44,13 +50,39 @@ def integer(what: str, value: Any, *, least: int, most: int | None = None) -> in
     return int(number)
 
 
-def integers(what: str, values: Iterable[Any], *, least: int) -> None:
-    """Are there ``values``, all of them integers >= ``least``? Else InputError naming ``what``."""
-    listed = list(values)
+def integers(what: str, values: str | Iterable[Any], *, least: int, most: int | None = None) -> tuple[int, ...]:
+    """Integers in ``least..most``, each once; also from a text such as "1,2,4" or "1..8". Else InputError.
+
+    >>> integers("--paths", "1..3, 8,2", least=1)
+    (1, 2, 3, 8)
+    """
+    if isinstance(values, str):
+        values = _integers_of_text(what, values, least, most)
+    listed = tuple(dict.fromkeys(integer(what, value, least=least, most=most) for value in values))
     if not listed:
         raise fail(what, got="none", expected=f"at least one integer >= {least}")
-    for value in listed:
-        integer(what, value, least=least)
+    return listed
+
+
+def _integers_of_text(what: str, text: str, least: int, most: int | None) -> Iterable[int]:
+    """The numbers of "1,2,4" or "1..8", before they are compared with ``most``."""
+    bounds = f">= {least}" if most is None else f"in {least}..{most}"
+    error = fail(what, got=repr(text), expected=f"integers {bounds} separated by commas, or a range as in 1..8")
+    spans = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(-?\d{1,18})\s*(?:\.\.\s*(\d{1,18})\s*)?", part, re.ASCII)
+        if match is None:
+            raise error
+        spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    if len(spans) == 1 and len(spans[0]) == 1:
+        return spans[0]  # one number: `integer` names it
+    if any(not span or span[0] < least or (most is not None and span[-1] > most) for span in spans):
+        raise error
+    if sum(map(len, spans)) > MAX_LISTED:
+        raise too_large(
+            what, size=f"{sum(map(len, spans))} numbers", limit=f"{MAX_LISTED}", instead="use a shorter range"
+        )
+    return chain(*spans)
 
 
 def choice(what: str, value: str, options: tuple[str, ...]) -> str:
@@ -58,3 +90,24 @@ def choice(what: str, value: str, options: tuple[str, ...]) -> str:
     if value not in options:
         raise fail(what, got=repr(value), expected="one of " + ", ".join(options))
     return value
+
+
+def choices(what: str, values: str | Iterable[str], options: tuple[str, ...]) -> tuple[str, ...]:
+    """Names among ``options``, each once, from a list or from a text with commas; else InputError listing them.
+
+    >>> choices("--algorithms", "gbv, bv,gbv", ("bv", "gbv"))
+    ('gbv', 'bv')
+    """
+    names = [name.strip() for name in values.split(",")] if isinstance(values, str) else list(values)
+    listed = tuple(dict.fromkeys(choice(what, name, options) for name in names if name != ""))
+    if not listed:
+        raise fail(what, got=repr(values), expected="one or more of " + ", ".join(options))
+    return listed
+
+
+def need(what: str, *packages: str, extra: str, instead: str = "") -> None:
+    """Raise InputError if a package is not installed; ``extra`` is the extra of lpverify that installs it."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            fix = f"install with pip install 'lpverify[{extra}]'"
+            raise InputError(one_line(f"{what}: {package} is not installed; {fix}{instead}"))

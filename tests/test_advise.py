@@ -392,7 +392,7 @@ def test_without_documents_runs_are_measured(capsys: pytest.CaptureFixture[str],
     assert "TGBV" in out or "tgbv" in out
     for arguments, message in (
         (["--algorithms", "traversal"], "--algorithms: got 'traversal', expected one of token, bv, gbv"),
-        (["-k", "0"], "--paths: got '0', expected integers >= 1"),
+        (["-k", "0"], "--paths: got 0, expected an integer >= 1"),
         (["--tokens", "0"], "tokens: got 0, expected an integer >= 1"),
         (["--temperature", "-1"], "temperature: got -1.0"),
     ):

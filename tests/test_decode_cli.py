@@ -108,7 +108,7 @@ def test_without_torch_the_extra_is_named(capsys: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     code, _, err = call(capsys, *TABLES, "--prompts", "A")
     assert code == 2
-    assert err == "lpverify: error: decode: got no torch, expected it installed (the extra lpverify[decode])\n"
+    assert err == "lpverify: error: decode: torch is not installed; install with pip install 'lpverify[decode]'\n"
 
 
 def test_assisted_generation_in_the_same_harness() -> None:

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from lpverify.cli import advise, audit, bound, decode, examples, explain, extract, figures, random, solve, sweep
+from lpverify.cli.options import expand
 from lpverify.errors import InputError, one_line
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
@@ -109,17 +110,21 @@ def root(
         print(context.get_help())
 
 
-app.command("examples")(examples.run)
-app.command("solve")(solve.run)
-app.command("explain")(explain.run)
-app.command("audit")(audit.run)
-app.command("random")(random.run)
-app.command("sweep")(sweep.run)
-app.command("figures")(figures.run)
-app.command("decode")(decode.run)
-app.command("extract")(extract.run)
-app.command("advise")(advise.run)
-app.command("bound")(bound.run)
+COMMANDS = {
+    "examples": examples,
+    "solve": solve,
+    "explain": explain,
+    "audit": audit,
+    "random": random,
+    "sweep": sweep,
+    "figures": figures,
+    "decode": decode,
+    "extract": extract,
+    "advise": advise,
+    "bound": bound,
+}
+for name, module in COMMANDS.items():
+    app.command(name)(expand(module.run))
 
 
 def main() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lpverify.cli import advise_measure as measuring
-from lpverify.cli import model_options as _models
-from lpverify.cli.parsing import integer, integers, number
+from lpverify.cli.model_options import ModelOptions
+from lpverify.cli.options import Json, Plot, integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,22 +21,20 @@ NEAR = (0.02, 0.05)
 
 MOST_NAMED = 6
 
+IN_DOCUMENT = ("target", "draft", "temperature", "top_k", "top_p")
+"""Options whose default is what the document was made with."""
+
 
 def run(
+    *,
     documents: Annotated[
         list[str] | None,
         typer.Argument(metavar="DOCUMENT...", help="JSON of lpverify bound or decode; default: measure on --prompts."),
     ] = None,
+    models: ModelOptions,
     costs: Annotated[
         str | None, typer.Option(metavar="FILE", help="Seconds by part (lpverify/costs@1); default: measure them.")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="M", help="Target to measure; default: that of DOCUMENT, else tiny.")
-    ] = None,
-    draft: Annotated[str | None, typer.Option(metavar="M", help="The draft model, likewise.")] = None,
-    prompts: _models.Prompts = "def main():",
-    chat: _models.Chat = False,
-    limit: _models.Limit = None,
     algorithms: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Default: all of DOCUMENT that have costs, else bv, gbv, tgbv and pbv."),
@@ -56,18 +55,9 @@ def run(
     interpolate: Annotated[
         bool, typer.Option("--interpolate", help="Also consider L between the measured ones (monotone cubic).")
     ] = False,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="T", parser=number, help="Default: that of DOCUMENT, else 1.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(metavar="N", parser=integer, help="Likewise; default: all.")] = None,
-    top_p: Annotated[float | None, typer.Option(metavar="P", parser=number, help="Likewise; default: all.")] = None,
-    seed: _models.Seed = 0,
-    device: _models.Device = "auto",
-    device_map: _models.DeviceMap = None,
-    dtype: _models.Dtype = "auto",
     save_costs: Annotated[str | None, typer.Option(metavar="FILE", help="Keep the measured costs.")] = None,
-    json: _models.Json = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Heat maps as .png, .svg or .pdf.")] = None,
+    json: Json = None,
+    plot: Plot = None,
 ) -> None:
     """Predict tokens per second over K and L, recommend, and say how flat the optimum is.
 
@@ -89,38 +79,29 @@ def run(
 
     check_writable("--json", json)
     kind = check_plot(plot, json)
-    check_writable("--save-costs", save_costs)
-    if save_costs == STDOUT:
-        raise errors.fail("--save-costs", got="-", expected="a file name")
+    check_writable("--save-costs", save_costs, stdout=False)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
     files = documents or []
     _refuse("--costs", costs is not None, {"--save-costs": save_costs})
     _refuse("DOCUMENT", bool(files), {"--paths": paths, "--depth": depth})
     everything = costs is not None and bool(files)
-    told = {"--target": target, "--draft": draft, "--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
-    _refuse("DOCUMENT and --costs", everything, told)
+    typed = {"--" + name.replace("_", "-"): getattr(models, name) for name in IN_DOCUMENT if name in models.explicit}
+    _refuse("DOCUMENT and --costs", everything, typed)
     cells, settings = load_cells(files) if files else ([], {})
     cells = _chosen(cells, names) if files else cells
     left_out: list[str] = []
     seconds = None if costs is None else load_costs(costs)
     made: dict[str, Any] = {"documents": files, "costs": costs, "interpolate": interpolate, "settings": settings}
     if not everything:
-        law: dict[str, Any] = {"temperature": 1.0}
-        for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p)):
-            chosen = settings.get(name) if value is None else value
-            law |= {} if chosen is None else {name: chosen}
-        bench = measuring.Bench.open(
-            (target or settings.get("target") or "tiny", draft or settings.get("draft") or "tiny"),
-            law,
-            prompts,
-            limit=limit,
-            chat=chat,
-            seed=seed,
-            options={"device": device, "device_map": device_map, "dtype": dtype},
-        )
+        unset = [name for name in IN_DOCUMENT if name not in models.explicit]
+        stored = {name: settings[name] for name in unset if settings.get(name) is not None}
+        bench = measuring.Bench.open(replace(models, **stored))
         made["settings"] = made["settings"] | bench.settings
         if not files:
-            shapes = integers("--paths", paths or "1,2,3,4"), integers("--depth", depth or "2,4,6,8")
+            shapes = (
+                errors.integers("--paths", paths or "1,2,3,4", least=1),
+                errors.integers("--depth", depth or "2,4,6,8", least=1),
+            )
             made["efficiency"] = bench.runs(names, *shapes, tokens)
             cells, _ = read_cells([("measured", made["efficiency"])])
         if seconds is None:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lpverify.cli.model_options import ModelOptions
     from lpverify.decode.engine import Request
     from lpverify.decode.sampling import Sampling
     from lpverify.studies.session import OpenPair
@@ -27,38 +28,25 @@ class Bench:
     settings: dict[str, Any]
 
     @classmethod
-    def open(
-        cls,
-        models: tuple[str, str],
-        law: dict[str, Any],
-        prompts: str,
-        *,
-        limit: int | None,
-        chat: bool,
-        seed: int,
-        options: dict[str, Any],
-    ) -> Bench:
+    def open(cls, options: ModelOptions) -> Bench:
         """Check what was asked for and load the models. Raises InputError."""
         from lpverify import errors
         from lpverify.cli.model_options import check_packages
 
-        check_packages("advise", instead=", or DOCUMENT and --costs")
+        check_packages("advise", instead=", or give DOCUMENT and --costs")
         from lpverify.decode.engine import Request
-        from lpverify.decode.prompts import load_prompts
-        from lpverify.decode.sampling import Sampling
-        from lpverify.studies.session import open_pair
 
-        sampling = Sampling(**law)
-        if limit is not None:
-            errors.integer("--limit", limit, least=1)
-        errors.integer("--seed", seed, least=0)
-        loaded = load_prompts(prompts, limit)
-        pair = open_pair(*models, **options)
-        requests = [Request(tuple(pair.tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in loaded]
-        settings = {"target": models[0], "draft": models[1], "prompts": prompts, "prompt_count": len(loaded)}
-        settings |= {"chat": chat, **asdict(sampling), "seed": seed}
+        sampling = options.sampling
+        errors.integer("--seed", options.seed, least=0)
+        loaded = options.load_prompts()
+        pair = options.open_pair()
+        requests = [
+            Request(tuple(pair.tokenizer.encode(prompt.text, chat=options.chat)), prompt.key) for prompt in loaded
+        ]
+        settings: dict[str, Any] = {"target": options.target, "draft": options.draft, "prompts": options.prompts}
+        settings |= {"prompt_count": len(loaded), "chat": options.chat, **asdict(sampling), "seed": options.seed}
         settings |= {"dtype": pair.dtype, "device": str(pair.models.target.device)}
-        return cls(pair, sampling, requests, seed, settings)
+        return cls(pair, sampling, requests, options.seed, settings)
 
     def runs(
         self, names: Sequence[str] | None, paths: tuple[int, ...], depths: tuple[int, ...], tokens: int

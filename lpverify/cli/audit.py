@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli.parsing import integer, number
+from lpverify.cli.options import integer, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,99 +2,82 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from lpverify.cli import model_options as _models
-from lpverify.cli.parsing import integer, integers
+from lpverify.cli.model_options import Contexts, Depths, ModelOptions, PathCounts, Records, Stride, check_packages
+from lpverify.cli.options import Json
 
 SCHEMA = "lpverify/bound@1"
 
 
 def run(
-    target: _models.Target = "tiny",
-    draft: _models.Draft = "tiny",
-    prompts: _models.Prompts = "def main():",
-    chat: _models.Chat = False,
-    limit: _models.Limit = None,
-    contexts: Annotated[int, typer.Option(metavar="C", parser=integer, help="Most contexts of each prompt.")] = 4,
-    stride: _models.Stride = 16,
-    paths: Annotated[str, typer.Option("--paths", "-k", metavar="K,K,...", help="Numbers of draft paths.")] = "1,2,3,4",
-    depth: Annotated[str, typer.Option("--depth", "-l", metavar="L,L,...", help="Tokens of each path.")] = "8",
+    *,
+    models: ModelOptions,
+    contexts: Contexts = 4,
+    stride: Stride = 16,
+    paths: PathCounts = "1,2,3,4",
+    depth: Depths = "8",
     algorithms: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but nss, spectr and ot.")
     ] = None,
-    temperature: _models.Temperature = 1.0,
-    top_k: _models.TopK = None,
-    top_p: _models.TopP = None,
-    seed: _models.Seed = 0,
-    device: _models.Device = "auto",
-    device_map: _models.DeviceMap = None,
-    dtype: _models.Dtype = "auto",
-    json: _models.Json = None,
-    records: _models.Records = None,
+    json: Json = None,
+    records: Records = None,
 ) -> None:
     """Block efficiency of verifiers beside an upper bound on all lossless ones, for every K and L.
 
     Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
-    are over prompts, so more prompts with few contexts each say most.
+    are over prompts, so many prompts with few contexts each are the most informative.
     """
     from lpverify import errors
     from lpverify.cli.output import STDOUT, check_writable, write_json
     from lpverify.cli.progress import time_left
 
     check_writable("--json", json)
-    check_writable("--records", records)
-    if records == STDOUT:
-        raise errors.fail("--records", got="-", expected="a file name")
-    _models.check_packages("bound")
-    from lpverify.decode.prompts import load_prompts
+    check_writable("--records", records, stdout=False)
+    check_packages("bound")
     from lpverify.decode.records import Lines
-    from lpverify.decode.run import parse_names, versions
-    from lpverify.decode.sampling import Sampling
+    from lpverify.decode.run import versions
     from lpverify.studies import bound
-    from lpverify.studies.session import open_pair
 
     names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
     if algorithms is not None:
-        names = tuple(parse_names("--algorithms", algorithms, bound.ALGORITHMS))
-    if limit is not None:
-        errors.integer("--limit", limit, least=1)
-    shape = (integers("--paths", paths), integers("--depth", depth))
-    sampling = Sampling(temperature, top_k, top_p)
-    settings = bound.BoundSettings(*shape, contexts, stride, sampling, seed)
-    loaded = load_prompts(prompts, limit)
-    opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)
-    settings = bound.BoundSettings(*shape, contexts, stride, sampling, seed, opened.tokenizer.eos)
+        names = errors.choices("--algorithms", algorithms, bound.ALGORITHMS)
+    shape = (errors.integers("--paths", paths, least=1), errors.integers("--depth", depth, least=1))
+    settings = bound.BoundSettings(*shape, contexts, stride, models.sampling, models.seed)
+    prompts = models.load_prompts()
+    opened = models.open_pair()
+    settings = replace(settings, eos=opened.tokenizer.eos)
     description = {
-        "target": target,
-        "draft": draft,
-        "dtype": dtype,
+        "target": models.target,
+        "draft": models.draft,
+        "dtype": models.dtype,
         "device": str(opened.models.target.device),
-        "chat": chat,
+        "chat": models.chat,
         "algorithms": list(names),
         **bound.describe(settings),
     }
     kept = Lines(records, bound.RECORD_SCHEMA, description)
     with time_left() as progress:
-        bar = progress.add_task("contexts", total=len(loaded) * contexts)
-        found = bound.measure_all(
+        bar = progress.add_task("contexts", total=len(prompts) * contexts)
+        results = bound.measure_all(
             opened.models,
             opened.tokenizer,
             names,
-            loaded,
+            prompts,
             settings,
             kept,
-            chat=chat,
-            report=lambda done: progress.update(bar, completed=done),
+            chat=models.chat,
+            report=lambda completed: progress.update(bar, completed=completed),
         )
     document = {
         "schema": SCHEMA,
-        "settings": description | {"prompts": prompts},
-        "prompts": len(found),
-        "contexts": sum(len(prompt.positions) for prompt in found),
-        "cells": bound.summarize(found),
+        "settings": description | {"prompts": models.prompts},
+        "prompts": len(results),
+        "contexts": sum(len(result.positions) for result in results),
+        "cells": bound.summarize(results),
         "versions": versions(),
     }
     if json is not None:

@@ -2,86 +2,81 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpverify.cli import model_options as _models
-from lpverify.cli.parsing import integer
+from lpverify.cli.model_options import ModelOptions, Records, check_packages
+from lpverify.cli.options import Json, integer
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
     from lpverify.decode.run import Progress
 
 SHOWN = 600
-"""Characters of the text shown for one prompt."""
+"""Maximum number of characters shown of the text after one prompt."""
 
 
 def run(
-    target: _models.Target = "tiny",
-    draft: _models.Draft = "tiny",
-    prompts: _models.Prompts = "def main():",
-    algorithm: Annotated[str | None, typer.Option(metavar="A", help="Verifier; default: bv.")] = None,
-    compare: Annotated[str | None, typer.Option(metavar="A,B,...", help="More of them, on the same prompts.")] = None,
-    paths: Annotated[int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="I.i.d. draft paths.")] = 4,
-    depth: Annotated[int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Tokens of each path.")] = 8,
-    temperature: _models.Temperature = 1.0,
-    top_k: _models.TopK = None,
-    top_p: _models.TopP = None,
-    max_new_tokens: Annotated[int, typer.Option(metavar="N", parser=integer, help="Longest continuation.")] = 128,
-    seed: _models.Seed = 0,
-    limit: _models.Limit = None,
-    chat: _models.Chat = False,
-    device: _models.Device = "auto",
-    device_map: _models.DeviceMap = None,
-    dtype: _models.Dtype = "auto",
-    json: _models.Json = None,
-    records: _models.Records = None,
+    *,
+    models: ModelOptions,
+    algorithm: Annotated[
+        str | None, typer.Option(metavar="A", help="Verifier or baseline; default: bv, or none with --compare.")
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="More of them, run on the same prompts.")
+    ] = None,
+    paths: Annotated[
+        int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")
+    ] = 4,
+    depth: Annotated[
+        int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Tokens of each draft path.")
+    ] = 8,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", parser=integer, help="Maximum length of the text after a prompt, in tokens.")
+    ] = 128,
+    json: Json = None,
+    records: Records = None,
 ) -> None:
     """Tokens per target call and per second of verifiers on real models.
 
-    Algorithms: those of `lpverify solve` but policy; autoregressive (the target alone) and assisted (the transformers
-    library's own) are baselines. token and bv look at one path and are drafted one.
+    Baselines: autoregressive is the target alone, assisted the assisted generation of the transformers library. Only
+    one path is drafted for a verifier that looks at the first path only (token, bv).
     """
     from lpverify import errors
     from lpverify.cli.output import STDOUT, check_writable, write_json
 
     check_writable("--json", json)
-    check_writable("--records", records)
-    if records == STDOUT:
-        raise errors.fail("--records", got="-", expected="a file name")
-    _models.check_packages("decode")
+    check_writable("--records", records, stdout=False)
+    check_packages("decode")
     from lpverify.decode.engine import Settings
-    from lpverify.decode.prompts import load_prompts
-    from lpverify.decode.records import Records
+    from lpverify.decode.records import Records as RecordFile
+    from lpverify.decode.run import ALGORITHMS, versions
     from lpverify.decode.run import compare as run_all
-    from lpverify.decode.run import parse_names, versions
-    from lpverify.decode.sampling import Sampling
-    from lpverify.studies.session import open_pair
 
-    names = [] if compare is None else parse_names("--compare", compare)
+    names: tuple[str, ...] = ()
     if algorithm is not None or compare is None:
-        names = list(dict.fromkeys([*parse_names("--algorithm", algorithm or "bv"), *names]))
-    if limit is not None:
-        errors.integer("--limit", limit, least=1)
-    sampling = Sampling(temperature, top_k, top_p)
-    settings = Settings(paths, depth, sampling, max_new_tokens, seed)
-    loaded = load_prompts(prompts, limit)
-    opened = open_pair(target, draft, dtype=dtype, device=device, device_map=device_map)
+        names = errors.choices("--algorithm", algorithm or "bv", ALGORITHMS)
+    if compare is not None:
+        names = tuple(dict.fromkeys([*names, *errors.choices("--compare", compare, ALGORITHMS)]))
+    settings = Settings(paths, depth, models.sampling, max_new_tokens, models.seed)
+    prompts = models.load_prompts()
+    opened = models.open_pair()
     tokenizer = opened.tokenizer
-    settings = Settings(paths, depth, sampling, max_new_tokens, seed, tokenizer.eos)
-    description = opened.describe(settings, chat=chat)
-    kept = Records(records, description)
-    with DecodeProgress(len(names) * len(loaded)) as progress:
-        stats = run_all(opened.models, tokenizer, names, loaded, settings, kept, chat=chat, report=progress)
+    settings = replace(settings, eos=tokenizer.eos)
+    description = opened.describe(settings, chat=models.chat)
+    kept = RecordFile(records, description)
+    with DecodeProgress(len(names) * len(prompts)) as progress:
+        stats = run_all(opened.models, tokenizer, names, prompts, settings, kept, chat=models.chat, report=progress)
     if json is not None:
-        more = {"algorithms": names, "prompts": prompts, "prompt_count": len(loaded), "versions": versions()}
-        write_json(json, to_json(description | more, stats))
+        more = {"prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
+        write_json(json, to_json(description | {"algorithms": names} | more, stats))
     if json != STDOUT:
-        shown = kept.get(names[0], loaded[0].key)
+        shown = kept.get(names[0], prompts[0].key)
         assert shown is not None
-        _print(loaded[0].text, names[0], tokenizer.decode(shown.tokens), stats)
+        _print(prompts[0].text, names[0], tokenizer.decode(shown.tokens), stats)
 
 
 def to_json(settings: dict[str, Any], stats: list[DecodeStats]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lpverify.cli.parsing import integer
+from lpverify.cli.options import integer
 
 
 def run(

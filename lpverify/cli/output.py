@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -17,10 +16,12 @@ STDOUT = "-"
 PICTURES = ("png", "svg", "pdf")
 
 
-def check_writable(option: str, path: str | None) -> None:
-    """Raise InputError now if ``path`` could not be written later. None and ``-`` pass."""
-    if path is None or path == STDOUT:
+def check_writable(option: str, path: str | None, *, stdout: bool = True) -> None:
+    """Raise InputError now if ``path`` could not be written later. None passes, and so does ``-`` if ``stdout``."""
+    if path is None or (path == STDOUT and stdout):
         return
+    if path == STDOUT:
+        raise errors.fail(option, got=path, expected="a file name")
     try:
         _try(Path(os.path.realpath(path)), option, path)
     except errors.InputError:
@@ -53,8 +54,7 @@ def check_plot(plot: str | None, json: str | None) -> str | None:
     check_writable("--plot", plot)
     if json is not None and json != STDOUT and os.path.realpath(json) == os.path.realpath(plot):
         raise errors.fail("--plot", got=plot, expected="another file than --json")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise errors.fail("--plot", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
+    errors.need("--plot", "matplotlib", extra="plot")
     return kind
 
 

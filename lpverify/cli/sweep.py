@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lpverify.cli.parsing import integer
+from lpverify.cli.options import integer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
