@@ -31,9 +31,8 @@ from experiments.figures.real_prompts import CODE
 from lpverify.decode import engine, metrics
 from lpverify.decode.metrics import STAGES, Generation, ratio, summarize
 from lpverify.decode.prompts import Prompt, keyed, load_prompts
-from lpverify.decode.records import Lines
 from lpverify.decode.sampling import Sampling
-from lpverify.files import provenance, write_whole
+from lpverify.files import JsonLines, provenance, write_whole
 from lpverify.studies import bound, costs
 from lpverify.studies import rounds as renewal
 from lpverify.studies.cost_files import parse_costs, read_cells
@@ -256,14 +255,14 @@ def main(arguments: list[str] | None = None) -> None:
         "clock": "process" if options.cpu_time else "wall",
         "prompts": Path(options.prompts).name,
     }
-    lines = Lines(options.records, SCHEMA, settings)
-    done = {line["request"]: line for line in lines.read(dict)}
     pair = open_pair(options.pair, options.pair)
-    for number, prompt in enumerate(prompts):
-        if prompt.key not in done:
-            done[prompt.key] = measure_prompt(pair, prompt, number, options)
-            lines.append(done[prompt.key])
-            print(f"prompt {number + 1} of {len(prompts)}: {time.perf_counter() - began:.0f} s", flush=True)
+    with JsonLines(options.records, SCHEMA, settings) as lines:
+        done = {line["request"]: line for line in lines.rows}
+        for number, prompt in enumerate(prompts):
+            if prompt.key not in done:
+                done[prompt.key] = measure_prompt(pair, prompt, number, options)
+                lines.append(done[prompt.key])
+                print(f"prompt {number + 1} of {len(prompts)}: {time.perf_counter() - began:.0f} s", flush=True)
     rows, seconds = rows_of([done[prompt.key] for prompt in prompts], run_settings(pair, options), settings)
     found = {"pair": options.pair, "prompts": len(prompts), "settings": settings, "costs": seconds, "rows": rows}
     found["recommended"] = recommended(rows)

@@ -1,89 +1,425 @@
-"""Files: written completely or not at all, and what a stored number was computed with."""
+"""Reading and writing files: text, JSON, whole files, rows that survive an interruption, and provenance.
+
+Everything lpverify stores goes through this module, so that one rule holds everywhere: a file that lpverify did not
+write is never changed, and a file that it did write is complete or can be resumed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import stat
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from lpverify import errors
 
+StrPath = str | os.PathLike[str]
+T = TypeVar("T")
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write ``content`` under a temporary name in the same directory, then rename it to ``path``.
+MAX_BYTES = 2**29
+"""Largest text file that is read. A table of the largest size, written with 6 digits an entry, fits."""
 
-    A link is followed; a device or a pipe is written to directly, there is nothing to replace. Raises InputError when
-    the path cannot be written; an existing file is then untouched.
-    """
-    try:
-        target = Path(os.path.realpath(path))
-        if target.is_file() or not target.exists():
-            _replace(target, content)
-        else:
-            target.write_bytes(content)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise errors.fail(os.fspath(path), got=reason, expected="a path that can be written") from error
-
-
-def _replace(target: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=".lpverify-", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
+MAX_DIGITS = 4_000
+"""Largest number of digits of an integer in a JSON document."""
 
 ROOT = Path(__file__).parent.parent
 
 
+def read_text(path: StrPath, expected: str) -> str:
+    """Read a UTF-8 text file, without the byte order mark that some editors put at its beginning.
+
+    Args:
+        path: The file. At most `MAX_BYTES` are read, so a device cannot fill the memory.
+        expected: What the file should be, for the error message: ``"a sweep configuration"``.
+
+    Raises:
+        InputError: If the file cannot be read, or is not UTF-8. The message starts with the path.
+        SizeError: If the file is larger than `MAX_BYTES`.
+    """
+    where = os.fspath(path)
+    try:
+        with open(path, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            content = b"" if size > MAX_BYTES else stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
+        raise errors.fail(where, got=_reason(error), expected=expected) from error
+    if max(size, len(content)) > MAX_BYTES:
+        raise errors.too_large(where, size="the file", limit=f"{MAX_BYTES} bytes", instead="use a smaller one")
+    return decode_text(content, where)
+
+
+def decode_text(content: bytes, where: str) -> str:
+    """Decode UTF-8 and drop a byte order mark. Raises InputError that names the first wrong byte.
+
+    >>> decode_text(b"\\xef\\xbb\\xbfvocab = 3", "a.toml")
+    'vocab = 3'
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise errors.fail(f"{where}: byte {error.start}", got=error.reason, expected="UTF-8") from error
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parse a JSON document that a user wrote.
+
+    Raises InputError, which starts with ``where`` (the file) and names line and column, for text that is not JSON, for
+    a key that an object has twice, for an integer of more than `MAX_DIGITS` digits and for too much nesting.
+
+    >>> parse_json('{"vocab": 3, "vocab": 4}', "a.json")
+    Traceback (most recent call last):
+    lpverify.errors.InputError: a.json: key "vocab": got two values, expected one
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise errors.fail(f"{where}: key {json.dumps(twice)[:50]}", got="two values", expected="one")
+        return result
+
+    def integer(digits: str) -> int:  # Python's own limit may be switched off
+        if len(digits) > MAX_DIGITS:
+            raise errors.fail(where, got="an integer with too many digits", expected=f"at most {MAX_DIGITS}")
+        return int(digits)
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_int=integer)
+    except json.JSONDecodeError as error:
+        position = f"{where}: line {error.lineno} column {error.colno}"
+        raise errors.fail(position, got=error.msg, expected="JSON") from error
+    except RecursionError as error:
+        raise errors.fail(where, got="JSON nested too deep", expected="fewer levels of nesting") from error
+
+
+def write_whole(path: StrPath, content: bytes) -> None:
+    """Write ``content`` to ``path`` completely or not at all.
+
+    The content goes to a temporary file in the same directory, which then replaces ``path`` in one step. A symbolic
+    link is followed. A device or a pipe is written to directly.
+
+    Raises:
+        InputError: If the path cannot be written. An existing file is then unchanged.
+    """
+    try:
+        target = Path(os.path.realpath(path))
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+            return
+        handle, name = tempfile.mkstemp(prefix=".lpverify-", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            mask = os.umask(0)  # the only way to read it
+            os.umask(mask)
+            os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
+        raise errors.fail(os.fspath(path), got=_reason(error), expected="a path that can be written") from error
+
+
+def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] = ()) -> None:
+    """Check that one command does not use one file for two purposes.
+
+    Two paths are the same file if they resolve to the same name or are links to the same file.
+
+    Args:
+        roles: Option or argument -> path. None, ``-`` (standard input or output), devices and folders are skipped.
+        inputs: Files that the command reads and that no option names, such as the problem files of a folder.
+
+    Raises:
+        InputError: Names both options.
+
+    >>> distinct({"--prompts": "p.jsonl", "--records": "./p.jsonl"})
+    Traceback (most recent call last):
+    lpverify.errors.InputError: --records: got ./p.jsonl, the same file as --prompts, expected another file
+    """
+    seen: dict[Any, str] = {}
+    for role, path in [*(("an input of the command", path) for path in inputs), *roles.items()]:
+        if path is None or os.fspath(path) in ("", "-") or "\0" in os.fspath(path):
+            continue
+        identities: list[Any] = [os.path.realpath(path)]
+        with suppress(OSError):  # it does not exist
+            status = os.stat(path)
+            identities = [*identities, (status.st_dev, status.st_ino)] if stat.S_ISREG(status.st_mode) else []
+        for identity in identities:
+            other = seen.setdefault(identity, role)
+            if other != role:
+                raise errors.fail(role, got=f"{os.fspath(path)}, the same file as {other}", expected="another file")
+
+
+class JsonLines:
+    """A file of JSON rows, one a line, that one process at a time appends to and that an interrupted run resumes from.
+
+    Every line is an object that starts with ``"schema"`` and, if the file has an identity, ``"settings"``. So each
+    line says what it is and what it was computed from, the first line serves as the header of the file, and the file
+    can be read by anything that reads JSON lines.
+
+    - Opening a file changes no byte of it. A file that has a line of another kind is refused.
+    - ``identity`` describes everything the rows depend on besides their own keys. A file with another identity is
+      refused, and the message names the first entry that differs.
+    - A writer that is killed leaves complete lines and perhaps a part of one. The next writer drops that part when it
+      appends; the row is then computed again.
+    - The file is locked until `close` or the end of the process. A second process is refused.
+    - A full disk or an interruption (Ctrl-C) during `append` leaves the file as it was before.
+
+    Use it as a context manager::
+
+        with JsonLines("rows.jsonl", "lpverify/decode-record@1", {"seed": 0}) as lines:
+            finished = lines.read(parse)
+            lines.append({"request": "a", "tokens": [1, 2]})
+
+    Args:
+        path: The file; it is created by the first `append`. None keeps nothing.
+        schema: Kind of the rows.
+        identity: JSON data, or None if every row identifies itself.
+        inputs: Files that the command reads, which must not be ``path``.
+        instead: What the message about another identity offers.
+
+    Attributes:
+        rows: The rows that were in the file when it was opened, as dictionaries in the file's order.
+
+    Raises:
+        InputError: If the file is in use, is not of this kind, has another identity, or cannot be written.
+    """
+
+    def __init__(
+        self,
+        path: StrPath | None,
+        schema: str,
+        identity: Mapping[str, Any] | None = None,
+        *,
+        inputs: Iterable[StrPath] = (),
+        instead: str = "a new file (or delete this one to compute it again)",
+    ) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._path = path
+        self._schema, self._instead = schema, instead
+        self._head: dict[str, Any] = {"schema": schema}
+        if identity is not None:
+            self._head["settings"] = json.loads(json.dumps(identity))  # tuples as lists, as in the file
+        self._file: FileIO | None = None
+        self._created, self._end, self._separator = False, 0, b""
+        if path is not None:
+            distinct({os.fspath(path): path}, inputs=inputs)
+            self._open(os.fspath(path))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
+        """The `rows`, each converted by ``parse``.
+
+        Raises InputError that names file and line, and closes the file, where ``parse`` raises ValueError, KeyError
+        or TypeError.
+        """
+        values = []
+        for number, row in enumerate(self.rows, start=1):
+            try:
+                values.append(parse(row))
+            except (ValueError, KeyError, TypeError) as error:
+                self.close()
+                got = f"{type(error).__name__}: {error}"
+                raise errors.fail(f"{self._path} line {number}", got=got, expected=f"a {self._schema}") from error
+        return values
+
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Write rows, all of them or none. They are on the disk when this returns."""
+        if self._file is None or not rows:
+            return
+        lines = (json.dumps({**self._head, **row}, allow_nan=False) + "\n" for row in rows)
+        content = self._separator + "".join(lines).encode()
+        handle = self._file.fileno()
+        try:
+            if not os.path.samestat(os.fstat(handle), os.stat(str(self._path))):
+                raise FileNotFoundError(0, "a file that was replaced while the command ran")
+            os.ftruncate(handle, self._end)
+            os.lseek(handle, self._end, os.SEEK_SET)
+            try:
+                left = content
+                while left:
+                    left = left[os.write(handle, left) :]
+                os.fsync(handle)
+            except BaseException:
+                with suppress(OSError):  # what is left of a line is dropped by the next writer
+                    os.ftruncate(handle, self._end)
+                raise
+        except OSError as error:
+            raise errors.fail(str(self._path), got=_reason(error), expected="a file to append to") from error
+        self._end += len(content)
+        self._separator = b""
+
+    def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop the `rows` that are not ``wanted`` from the file, which is replaced in one step."""
+        rows = [row for row in self.rows if wanted(row)]
+        if self._file is None or len(rows) == len(self.rows):
+            return
+        path = os.fspath(str(self._path))
+        write_whole(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        self.close()  # its lock was on the file that was replaced
+        self._open(path)
+
+    def close(self) -> None:
+        """Release the lock. A file that was created and got no row is removed."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with suppress(OSError):
+            status = os.fstat(file.fileno())
+            if self._created and status.st_size == 0 and os.path.samestat(status, os.stat(str(self._path))):
+                os.unlink(str(self._path))
+        file.close()
+
+    def _open(self, path: str) -> None:
+        try:
+            self._file, self._created = _open_locked(path)
+        except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
+            raise errors.fail(path, got=_reason(error), expected="a file to append to") from error
+        try:
+            self._load(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, path: str) -> None:
+        assert self._file is not None
+        content = self._file.readall()
+        *lines, tail = [content, b""] if content.startswith(b"{\n") else content.split(b"\n")  # one indented object
+        self.rows = [self._parse(f"{path} line {number}", line) for number, line in enumerate(lines, start=1)]
+        self._end, self._separator = len(content) - len(tail), b""
+        if not tail:
+            return
+        where = f"{path} line {len(lines) + 1}"
+        opening = json.dumps({"schema": self._schema})[:-1].encode()
+        try:
+            self.rows.append(self._parse(where, tail))
+            self._end, self._separator = len(content), b"\n"
+        except errors.InputError:
+            torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
+            ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
+            if not ours or _is_json(torn):
+                raise
+
+    def _parse(self, where: str, line: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or row.get("schema") != self._schema:
+            got = repr(line[:40].decode(errors="replace"))
+            raise errors.fail(where, got=got, expected=f"a row of {self._schema}; the file is left as it is")
+        if "settings" in self._head and row.get("settings") != self._head["settings"]:
+            raise self._difference(where, row.get("settings"))
+        return row
+
+    def _difference(self, where: str, settings: Any) -> errors.InputError:
+        stored, asked = _leaves("", settings), _leaves("", self._head["settings"])
+        name = next(name for name in sorted(stored.keys() | asked.keys()) if stored.get(name) != asked.get(name))
+        got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
+        expected = f"{asked[name]!r}" if name in asked else f"no {name}"
+        return errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except ValueError:
+        return False
+    return True
+
+
+def _leaves(name: str, value: Any) -> dict[str, Any]:
+    """The entries of nested objects by their dotted names."""
+    if not isinstance(value, dict) or not value:
+        return {name or "settings": value}
+    leaves: dict[str, Any] = {}
+    for key, entry in value.items():
+        leaves |= _leaves(f"{name}.{key}" if name else key, entry)
+    return leaves
+
+
+def _open_locked(path: str) -> tuple[FileIO, bool]:
+    """The regular file ``path``, locked, and whether it was created. Raises OSError."""
+    import fcntl
+
+    while True:
+        created = not os.path.exists(path)
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        try:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError(0, "a device or a pipe")
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(0, "a file that another run is writing") from error
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    return file, created
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # it was replaced or removed before it was locked
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
 @cache
 def provenance(*packages: str) -> dict[str, Any]:
-    """Versions of Python, lpverify and ``packages`` (None: not installed); ``git``: see `checkout`.
+    """What numbers are computed with: versions of Python, lpverify and ``packages``, the machine and the commit.
 
-    Found once a process; do not change the returned mapping.
+    A package that is not installed has the version None; ``git`` is what `checkout` says. Determined once a process;
+    do not change the returned mapping.
 
     >>> sorted(provenance("numpy"))
     ['git', 'lpverify', 'machine', 'numpy', 'python']
     """
-    found: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
+    values: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("lpverify", *packages):
         try:
-            found[package] = version(package)
+            values[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    found["git"] = checkout(ROOT)
-    return found
+            values[package] = None
+    return values | {"git": checkout(ROOT)}
 
 
 def checkout(folder: Path) -> dict[str, Any] | None:
-    """``{"commit": ..., "dirty": ...}`` where ``folder`` is a git checkout (dirty: tracked files differ), else None."""
+    """The commit of the code in ``folder``: ``{"commit": hash}``, or None where it is not a git checkout.
+
+    If code differs from that commit, the names of the files are listed: ``{"commit": hash, "changed": [...]}``. Only
+    Python files, ``pyproject.toml`` and ``constraints.txt`` count as code: data and pictures that a command has just
+    written do not.
+    """
+    code = ("--", "*.py", "pyproject.toml", "constraints.txt")
     if not (folder / ".git").exists():
         return None
-    commit = _git(folder, "rev-parse", "HEAD")
-    status = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return None if commit is None or status is None else {"commit": commit, "dirty": bool(status)}
+    commit, changed = _git(folder, "rev-parse", "HEAD"), _git(folder, "diff", "--name-only", "HEAD", *code)
+    if commit is None or changed is None:
+        return None
+    return {"commit": commit} | ({"changed": changed.split("\n")} if changed else {})
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

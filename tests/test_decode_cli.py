@@ -72,7 +72,8 @@ def test_rerun_goes_on_and_refuses_other_settings(capsys: pytest.CaptureFixture[
     assert records.read_bytes() == written
     code, out, err = call(capsys, *TABLES, "--prompts", "A", "--records", str(records), "--seed", "1")
     assert (code, out) == (2, "")
-    assert err == f"lpverify: error: records {records} line 1: got seed = 0, expected 1, or a new file\n"
+    offer = "a new file (or delete this one to compute it again)"
+    assert err == f"lpverify: error: {records} line 1: got seed = 0, expected 1, or {offer}\n"
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,8 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
     pair, settings = tables("markov-3"), Settings(2, 2, max_new_tokens=15)
     prompts, tokenizer = keyed(["0", "1 2", "2"]), TableTokenizer(("0", "1", "2"))
     path, description = tmp_path / "records.jsonl", {"seed": 0}
-    whole = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, Records(tmp_path / "whole", description))
+    with Records(tmp_path / "whole", description) as records:
+        whole = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records)
 
     class Crash(Exception):
         pass
@@ -224,8 +225,8 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
         elif len(finished) == 3:
             raise Crash
 
-    with pytest.raises(Crash):
-        compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, Records(path, description), report=crash)
+    with pytest.raises(Crash), Records(path, description) as records:
+        compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records, report=crash)
     assert len(path.read_text().splitlines()) == 3
     with open(path, "a") as stream:
         stream.write('{"schema": "lpverify/decode-rec')  # what a crash leaves
@@ -235,7 +236,8 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
         if now.result is None:
             ran.append((now.algorithm, now.done))
 
-    again = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, Records(path, description), report=watch)
+    with Records(path, description) as records:
+        again = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records, report=watch)
     assert {done for _, done in ran} == {3, 4, 5}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 6
@@ -246,7 +248,7 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 1: got seed = 0, expected 1, or a new file"):
         Records(path, {"seed": 1})
     path.write_text("{}\n")
-    with pytest.raises(InputError, match="line 1: got KeyError"):
+    with pytest.raises(InputError, match="line 1: got '{}', expected a row of lpverify/decode-record@1"):
         Records(path, {})
 
 

@@ -353,13 +353,13 @@ def edit_settings(**changes: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "arguments", "match"),
     [
-        (None, ("--seed", "1"), "settings.json: got seed = 0, expected 1, or another folder"),
-        (None, ("--top-k", "3"), "settings.json: got top_k = 2, expected 3, or another folder"),
-        (None, ("--target", "skewed-3", "--draft", "skewed-3"), "settings.json: got draft = 'markov-3'"),
+        (None, ("--seed", "1"), "settings.json line 1: got seed = 0, expected 1, or another folder"),
+        (None, ("--top-k", "3"), "settings.json line 1: got top_k = 2, expected 3, or another folder"),
+        (None, ("--target", "skewed-3", "--draft", "skewed-3"), "settings.json line 1: got draft = 'markov-3'"),
         (lambda folder: (folder / FOLDER_SETTINGS).unlink(), (), ".json but no settings.json"),
-        (lambda folder: (folder / FOLDER_SETTINGS).write_text("{"), (), "settings.json: got something else"),
-        (edit_settings(schema="other"), (), "settings.json: got something else"),
-        (edit_settings(settings=3), (), "settings.json: got something else"),
+        (lambda folder: (folder / FOLDER_SETTINGS).write_text("{"), (), "settings.json line 1: got"),
+        (edit_settings(schema="other"), (), "settings.json line 1: got"),
+        (edit_settings(settings=3), (), "settings.json line 1: got"),
     ],
 )
 def test_other_content_is_not_mixed_in(

@@ -20,9 +20,10 @@ from lpverify.core.model_pair import ModelPair
 from lpverify.core.prefix_tree import prefixes
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.problem import load_problem as load_with_paths
-from lpverify.core.problem_files import MAX_FILE_BYTES, example_names, load_problem, save_problem
+from lpverify.core.problem_files import example_names, load_problem, save_problem
 from lpverify.core.problem_format import FORMAT, ProblemFile, parse_problem, problem_document
 from lpverify.errors import InputError, SizeError
+from lpverify.files import MAX_BYTES
 
 REFERENCE = sorted((Path(__file__).parent / "data" / "reference").glob("*.json"))
 
@@ -307,7 +308,7 @@ def test_bad_paths(tmp_path: Path) -> None:
 def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as stream:
-        stream.truncate(MAX_FILE_BYTES + 1)  # sparse
+        stream.truncate(MAX_BYTES + 1)  # sparse
     with pytest.raises(SizeError, match=r"huge\.json: the file is more than"):
         load_problem(path)
 

@@ -18,10 +18,11 @@ from lpverify.core import families as make
 from lpverify.core.problem import VerifyProblem
 from lpverify.errors import InputError
 from lpverify.exact import compare
+from lpverify.files import JsonLines
 from lpverify.sweep import config as sweep
 from lpverify.sweep import run as sweep_run
 from lpverify.sweep.config import NAMES, Task, load_tasks, run_task, tasks
-from lpverify.sweep.run import RowFile, run_sweep
+from lpverify.sweep.run import run_sweep
 
 CONFIG = """
 vocab = 2
@@ -79,7 +80,7 @@ def test_rows_are_those_of_a_comparison(config: str, tmp_path: Path) -> None:
     assert {"python", "lpverify", "numpy", "highspy", "git"} <= versions.keys()
     if versions["git"] is not None:
         assert len(versions["git"]["commit"]) == 40
-        assert isinstance(versions["git"]["dirty"], bool)
+        assert all(name.endswith((".py", ".toml", ".txt")) for name in versions["git"].get("changed", []))
 
 
 def wait_for_rows(program: subprocess.Popen[Any], path: Path, count: int) -> None:
@@ -109,7 +110,7 @@ def test_a_killed_sweep_goes_on_to_the_same_rows(config: str, tmp_path: Path) ->
     with broken.open("ab") as stream:  # what a kill within a write leaves
         stream.write(json.dumps(before[0])[:50].encode())
     outcome = run_sweep(load_tasks(str(many)), str(broken))
-    assert outcome.found == len(before)
+    assert outcome.existing == len(before)
     assert content(broken) == content(whole)
     assert rows(broken)[: len(before)] == before
     again = broken.read_bytes()
@@ -144,7 +145,7 @@ def test_only_the_missing_algorithms_are_computed(config: str, tmp_path: Path) -
     run_sweep(load_tasks(config), str(out))
     Path(config).write_text(CONFIG.replace('"gbv", ', '"gbv", "pbv", ').replace("seeds = [0, 3]", "seeds = [0]"))
     outcome = run_sweep(load_tasks(config), str(out))
-    assert (outcome.computed, outcome.found, outcome.others) == (4 + 2, 3 * (4 + 2), 12)
+    assert (outcome.computed, outcome.existing, outcome.others) == (4 + 2, 3 * (4 + 2), 12)
     assert {row["name"] for row in rows(out)[ROWS:]} == {"pbv"}
 
 
@@ -294,7 +295,7 @@ def test_other_content_is_refused_and_kept(config: str, tmp_path: Path) -> None:
     for line in ("not JSON\n", '{"schema": "other"}\n', "[1]\n"):
         before = out.read_text() + line
         out.write_text(before)
-        with pytest.raises(InputError, match=r"out\.jsonl line 4: got .* expected a row of a sweep"):
+        with pytest.raises(InputError, match=r"out\.jsonl line 4: got .* expected a row of lpverify/sweep@1"):
             run_sweep(load_tasks(config), str(out))
         assert out.read_text() == before
         out.write_text(before[: -len(line)])
@@ -302,7 +303,7 @@ def test_other_content_is_refused_and_kept(config: str, tmp_path: Path) -> None:
 
 def test_a_second_sweep_is_kept_out(config: str, tmp_path: Path) -> None:
     out = str(tmp_path / "out.jsonl")
-    with RowFile(out), pytest.raises(InputError, match="another sweep is writing"):
+    with JsonLines(out, sweep.SCHEMA), pytest.raises(InputError, match="another run is writing"):
         run_sweep(load_tasks(config), out)
     assert run_sweep(load_tasks(config), out).computed == ROWS
 
@@ -312,3 +313,31 @@ def test_the_default_is_everything() -> None:
     found = run_task(task)
     assert [row["name"] for row in found] == list(NAMES)
     assert all(row["error"] is None for row in found)
+
+
+def test_a_sweep_in_which_every_row_fails_says_so(config: str, tmp_path: Path) -> None:
+    """The rows are stored, and the exit code is that of input that cannot be computed; one good row is enough for 0."""
+    Path(config).write_text(CONFIG.replace("vocab = 2", "vocab = 9000"))
+    out = tmp_path / "out.jsonl"
+    for computed in (ROWS, 0):
+        result = cli(config, "-o", str(out))
+        assert result.exit_code == 2
+        assert result.stdout.startswith(f"{out}: {computed} rows computed, {ROWS - computed} found, {ROWS} of them")
+        assert result.stderr.startswith(f"lpverify: error: {out}: got {ROWS} rows that all failed, the first with: ")
+        assert result.stderr.count("\n") == 1
+    assert len(rows(out)) == ROWS
+    Path(config).write_text(CONFIG.replace("vocab = 2", "vocab = [9000, 2]"))
+    assert cli(config, "-o", str(out)).exit_code == 0
+
+
+def test_inputs_are_never_the_output(config: str, tmp_path: Path) -> None:
+    link = tmp_path / "link.jsonl"
+    link.symlink_to(config)
+    for output in (config, str(link)):
+        result = cli(config, "-o", output)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert (
+            result.stderr
+            == f"lpverify: error: --output: got {output}, the same file as CONFIG, expected another file\n"
+        )
+    assert Path(config).read_text() == CONFIG

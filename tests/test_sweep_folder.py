@@ -78,7 +78,7 @@ def test_a_problem_is_its_name_and_content_not_its_folder(config: str, tmp_path:
     assert run_sweep(load_tasks(config), out).computed == 0
     save_problem(load_problem("fair-coin"), tmp_path / "forest" / "coin-2.json")
     outcome = run_sweep(load_tasks(config), out)
-    assert (outcome.computed, outcome.found, outcome.others) == (6, 12, 6)
+    assert (outcome.computed, outcome.existing, outcome.others) == (6, 12, 6)
 
 
 def test_a_file_that_changes_while_the_sweep_runs_is_a_failure(config: str, tmp_path: Path) -> None:

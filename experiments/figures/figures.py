@@ -230,7 +230,7 @@ def draw(name: str, folder: Path) -> None:
 def _origin(document: Mapping[str, Any]) -> str:
     made = document["provenance"]
     git = made.get("git")
-    at = "" if git is None else f", commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else "")
+    at = "" if git is None else f", commit {git['commit'][:12]}" + (" with changes" if git.get("changed") else "")
     versions = ", ".join(
         f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES, *MODEL_PACKAGES) if made.get(name)
     )

@@ -17,7 +17,7 @@ The distilled draft, where it was made (`experiments/make_smollm2_draft.py disti
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,46 +146,45 @@ class Measured:
 
         settings = Settings(paths, depth, Sampling(temperature), self.plan.tokens, self.seed)
         name = f"decode-T{temperature:g}-K{paths}-L{depth}"
-        kept = Records(self._file(name), describe(settings, **self._models()))
         prompts = [prompt for _, prompt in self.prompts[:count]]
-        if any(kept.get(a, prompt.key) is None for a in algorithms for prompt in prompts):
-            opened = self._opened()
-            settings = Settings(paths, depth, Sampling(temperature), self.plan.tokens, self.seed, opened.tokenizer.eos)
+        with Records(self._file(name), describe(settings, **self._models())) as records:
+            if any(records.get(a, prompt.key) is None for a in algorithms for prompt in prompts):
+                opened = self._opened()
+                settings = replace(settings, eos=opened.tokenizer.eos)
 
-            def report(now: Any) -> None:
-                place = f"T = {temperature:g}, K = {paths}, L = {depth}"
-                self.stage(f"{self.pair}, {place}: {now.algorithm}, run {min(now.done + 1, now.total)} of {now.total}")
+                def report(now: Any) -> None:
+                    shape = f"T = {temperature:g}, K = {paths}, L = {depth}"
+                    run = f"run {min(now.done + 1, now.total)} of {now.total}"
+                    self.stage(f"{self.pair}, {shape}: {now.algorithm}, {run}")
 
-            compare(
-                opened.models, opened.tokenizer, algorithms, prompts, settings, kept, chat=self.plan.chat, report=report
-            )
-        runs = {name: [kept.get(name, prompt.key) for prompt in prompts] for name in algorithms}
-        return {name: [run for run in found if run is not None] for name, found in runs.items()}
+                pair = (opened.models, opened.tokenizer)
+                compare(*pair, algorithms, prompts, settings, records, chat=self.plan.chat, report=report)
+        runs = {name: [records.get(name, prompt.key) for prompt in prompts] for name in algorithms}
+        return {name: [run for run in finished if run is not None] for name, finished in runs.items()}
 
     def bounded(self, temperature: float) -> list[PromptBound]:
         """What `lpverify.studies.bound` measures at one temperature, prompt by prompt, from the records or now."""
-        from lpverify.decode.records import Lines
         from lpverify.decode.sampling import Sampling
+        from lpverify.files import JsonLines
         from lpverify.studies import bound
 
         plan = self.plan
         shape = (plan.paths, plan.bounds[temperature], plan.contexts, plan.stride, Sampling(temperature), self.seed)
         description = self._models() | {"algorithms": list(BOUND)} | bound.describe(bound.BoundSettings(*shape))
-        kept = Lines(self._file(f"bound-T{temperature:g}"), bound.RECORD_SCHEMA, description)
         prompts = [prompt for _, prompt in self.prompts[: plan.bound_prompts]]
-        known = {found.request: found for found in kept.read(bound.PromptBound.from_json)}
-        if all(prompt.key in known for prompt in prompts):
-            return [known[prompt.key] for prompt in prompts]
-        opened = self._opened()
-        settings = bound.BoundSettings(*shape, opened.tokenizer.eos)
 
         def report(done: int) -> None:
             total = len(prompts) * plan.contexts
             self.stage(f"{self.pair}, T = {temperature:g}: bound, context {min(done + 1, total)} of {total}")
 
-        return bound.measure_all(
-            opened.models, opened.tokenizer, BOUND, prompts, settings, kept, chat=plan.chat, report=report
-        )
+        with JsonLines(self._file(f"bound-T{temperature:g}"), bound.RECORD_SCHEMA, description) as records:
+            known = {measured.request: measured for measured in records.read(bound.PromptBound.from_json)}
+            if all(prompt.key in known for prompt in prompts):
+                return [known[prompt.key] for prompt in prompts]
+            opened = self._opened()
+            settings = bound.BoundSettings(*shape, opened.tokenizer.eos)
+            pair = (opened.models, opened.tokenizer)
+            return bound.measure_all(*pair, BOUND, prompts, settings, records, chat=plan.chat, report=report)
 
     def _models(self) -> dict[str, Any]:
         """The pair as records describe it, without loading it."""

@@ -38,8 +38,8 @@ def run(
     check_writable("--json", json)
     check_writable("--records", records, stdout=False)
     check_packages("bound")
-    from lpverify.decode.records import Lines
     from lpverify.decode.run import versions
+    from lpverify.files import JsonLines
     from lpverify.studies import bound
 
     names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
@@ -59,8 +59,7 @@ def run(
         "algorithms": list(names),
         **bound.describe(settings),
     }
-    kept = Lines(records, bound.RECORD_SCHEMA, description)
-    with time_left() as progress:
+    with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, time_left() as progress:
         bar = progress.add_task("contexts", total=len(prompts) * contexts)
         results = bound.measure_all(
             opened.models,
@@ -68,7 +67,7 @@ def run(
             names,
             prompts,
             settings,
-            kept,
+            lines,
             chat=models.chat,
             report=lambda completed: progress.update(bar, completed=completed),
         )

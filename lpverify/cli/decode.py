@@ -67,14 +67,14 @@ def run(
     tokenizer = opened.tokenizer
     settings = replace(settings, eos=tokenizer.eos)
     description = opened.describe(settings, chat=models.chat)
-    kept = RecordFile(records, description)
-    with DecodeProgress(len(names) * len(prompts)) as progress:
-        stats = run_all(opened.models, tokenizer, names, prompts, settings, kept, chat=models.chat, report=progress)
+    total = len(names) * len(prompts)
+    with RecordFile(records, description) as lines, DecodeProgress(total) as progress:
+        stats = run_all(opened.models, tokenizer, names, prompts, settings, lines, chat=models.chat, report=progress)
     if json is not None:
         more = {"prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
         write_json(json, to_json(description | {"algorithms": names} | more, stats))
     if json != STDOUT:
-        shown = kept.get(names[0], prompts[0].key)
+        shown = lines.get(names[0], prompts[0].key)
         assert shown is not None
         _print(prompts[0].text, names[0], tokenizer.decode(shown.tokens), stats)
 

@@ -48,11 +48,13 @@ def run(
 
     from lpverify import errors
     from lpverify.cli.output import STDOUT, check_writable
+    from lpverify.files import distinct
     from lpverify.sweep.config import load_tasks
 
     if output == STDOUT:
         raise errors.fail("--output", got=output, expected="a file: a sweep reads what is already there")
     check_writable("--output", output)
+    distinct({"CONFIG": config, "--output": output})
     errors.integer("--jobs", jobs, least=1)
     if dask is not None and jobs != 1:
         raise errors.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
@@ -62,12 +64,16 @@ def run(
         outcome = _run(tasks, output, jobs, dask, retry)
     finally:
         signal.signal(signal.SIGTERM, before)
-    parts = [f"{outcome.computed} rows computed", f"{outcome.found} found"]
+    total = outcome.computed + outcome.existing
+    parts = [f"{outcome.computed} rows computed", f"{outcome.existing} found"]
     if outcome.failures:
         parts.append(f"{outcome.failures} of them failed (their error says why)")
     if outcome.others:
         parts.append(f"{outcome.others} of other sweeps")
     print(f"{output}: {', '.join(parts)}")
+    if outcome.failures == total:
+        got = f"{total} rows that all failed, the first with: {outcome.error}"
+        raise errors.fail(output, got=got, expected="at least one row that can be computed")
 
 
 def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry: bool) -> Outcome:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from functools import cache
 from importlib.resources import files
@@ -14,13 +13,7 @@ from typing import Any, Protocol
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem_format import ProblemFile, format_problem, parse_problem
-from lpverify.files import write_whole
-
-MAX_FILE_BYTES = 2**29
-"""Largest problem file that is read; the largest table written with 6 digits fits."""
-
-MAX_DIGITS = 4_000
-"""Longest integer that is read."""
+from lpverify.files import parse_json, read_text, write_whole
 
 FOLDER_SETTINGS = "settings.json"
 """In a folder of problems the file that is none: what they were made with."""
@@ -50,10 +43,10 @@ def load_problem(source: str | os.PathLike[str], *, normalize: bool = False, rat
     """
     where = os.fspath(source) or '""'
     if isinstance(source, str) and source in example_names():
-        content, name = _example(source).read_bytes(), source
+        content, name = _example(source).read_text(encoding="utf-8"), source
     else:
         content, name = _read(source, where), Path(source).stem
-    document = _decode(content, where)
+    document = parse_json(content, where)
     return parse_problem(document, where, name=name, normalize=normalize, rational=rational)
 
 
@@ -100,52 +93,12 @@ def _example(name: str) -> Any:
     return _directory() / f"{name}.json"
 
 
-def _read(path: str | os.PathLike[str], where: str) -> bytes:
-    """The file's bytes; never more than MAX_FILE_BYTES, so that a device cannot fill the memory."""
+def _read(path: str | os.PathLike[str], where: str) -> str:
     try:
-        with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            content = b"" if size > MAX_FILE_BYTES else stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        close = difflib.get_close_matches(where, example_names(), n=1)
-        hint = f"did you mean {close[0]}?" if close else "see `lpverify examples`"
-        raise errors.fail(where, got="no such file", expected=f"a problem file or an example ({hint})") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise errors.fail(where, got=reason, expected="a readable problem file") from error
-    if max(size, len(content)) > MAX_FILE_BYTES:
-        limit = f"{MAX_FILE_BYTES} bytes"
-        raise errors.too_large(where, size="the file", limit=limit, instead="use a smaller one")
-    return content
-
-
-def _decode(content: bytes, where: str) -> Any:
-    try:
-        return json.loads(
-            content.decode("utf-8-sig"),
-            object_pairs_hook=lambda pairs: _object(pairs, where),
-            parse_int=lambda digits: _integer(digits, where),
-        )
-    except UnicodeDecodeError as error:
-        raise errors.fail(f"{where}: byte {error.start}", got=f"{error.reason}", expected="UTF-8") from error
-    except json.JSONDecodeError as error:
-        place = f"{where}: line {error.lineno} column {error.colno}"
-        raise errors.fail(place, got=error.msg, expected="JSON") from error
-    except RecursionError as error:
-        raise errors.fail(where, got="JSON nested too deep", expected="a problem file") from error
-
-
-def _integer(digits: str, where: str) -> int:
-    """Python's own limit on the digits of an integer may be switched off, and is not ours to set."""
-    if len(digits) > MAX_DIGITS:
-        raise errors.fail(where, got="an integer with too many digits", expected=f"at most {MAX_DIGITS}")
-    return int(digits)
-
-
-def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise errors.fail(f"{where}: key {json.dumps(twice)[:50]}", got="two values", expected="one")
-    return result
+        return read_text(path, "a readable problem file")
+    except errors.InputError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+    close = difflib.get_close_matches(where, example_names(), n=1)
+    hint = f"did you mean {close[0]}?" if close else "see `lpverify examples`"
+    raise errors.fail(where, got="no such file", expected=f"a problem file or an example ({hint})")

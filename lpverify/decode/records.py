@@ -1,91 +1,39 @@
-"""Finished prompts in a file of JSON lines, one a prompt and algorithm: they survive a crash, and a rerun goes on.
-
-A line is written only when its prompt is finished, and flushed to the disk. What a crash left of a last line is cut
-off; a file that was written with other settings is refused, not mixed.
-"""
+"""Finished prompts in a file, one line for each prompt and algorithm, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from lpverify import errors
 from lpverify.decode.metrics import Generation
+from lpverify.files import JsonLines, StrPath
 
 SCHEMA = "lpverify/decode-record@1"
 
-T = TypeVar("T")
 
+class Records(JsonLines):
+    """The finished prompts of one run, by algorithm and request.
 
-class Lines:
-    """A file of JSON lines, each with ``schema`` and the ``settings`` of the run; ``path`` None keeps nothing.
+    A context manager as `JsonLines`. Every line has the fields of `Generation`, and what `add` was told besides.
 
-    Raises InputError, naming file and line.
+    Args:
+        path: The file. None keeps the records in memory only.
+        settings: Everything that the outcome of a run depends on besides algorithm and prompt.
+        inputs: Files that the command reads, which must not be ``path``.
+
+    Raises:
+        InputError: As `JsonLines`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, schema: str, settings: dict[str, Any]) -> None:
-        self._path = None if path is None else Path(path)
-        self._schema, self._settings = schema, settings
-
-    def read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
-        """What is there, each line given to ``parse``, which raises ValueError, KeyError or TypeError if it cannot."""
-        path = self._path
-        if path is None or not path.exists():
-            return []
-        try:
-            content = path.read_bytes()
-            whole = content[: content.rfind(b"\n") + 1]
-            if whole != content:
-                with open(path, "r+b") as stream:
-                    stream.truncate(len(whole))
-        except OSError as error:
-            raise errors.fail(f"records {path}", got=error.strerror, expected="a file to append to") from error
-        found = []
-        for number, line in enumerate(whole.splitlines(), start=1):
-            where = f"records {path} line {number}"
-            try:
-                data = json.loads(line)
-                settings, value = data["settings"], parse(data)
-            except (ValueError, KeyError, TypeError) as error:
-                got = f"{type(error).__name__}: {error}"
-                raise errors.fail(where, got=got, expected=f"a {self._schema}") from error
-            for name in sorted(self._settings.keys() | settings.keys()):
-                if self._settings.get(name) != settings.get(name):
-                    got, expected = f"{name} = {settings.get(name)!r}", f"{self._settings.get(name)!r}, or a new file"
-                    raise errors.fail(where, got=got, expected=expected)
-            found.append(value)
-        return found
-
-    def append(self, data: dict[str, Any]) -> None:
-        """Write one line and bring it to the disk."""
-        if self._path is None:
-            return
-        line = {"schema": self._schema, "settings": self._settings, **data}
-        try:
-            with open(self._path, "a", encoding="utf-8") as stream:
-                stream.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError as error:
-            raise errors.fail(f"records {self._path}", got=error.strerror, expected="a file to append to") from error
-
-
-class Records:
-    """The records of one run. ``path`` None keeps them in memory only. Raises InputError as `Lines`."""
-
-    def __init__(self, path: str | os.PathLike[str] | None, settings: dict[str, Any]) -> None:
-        self._lines = Lines(path, SCHEMA, settings)
-        found = self._lines.read(Generation.from_json)
-        self._done = {(generation.algorithm, generation.request): generation for generation in found}
+    def __init__(self, path: StrPath | None, settings: Mapping[str, Any], *, inputs: Iterable[StrPath] = ()) -> None:
+        super().__init__(path, SCHEMA, settings, inputs=inputs)
+        self._finished = {(run.algorithm, run.request): run for run in self.read(Generation.from_json)}
 
     def get(self, algorithm: str, request: str) -> Generation | None:
         """The finished run of this algorithm on this prompt."""
-        return self._done.get((algorithm, request))
+        return self._finished.get((algorithm, request))
 
     def add(self, generation: Generation, **more: Any) -> None:
-        """Keep a finished prompt; ``more`` goes into its line."""
-        self._done[generation.algorithm, generation.request] = generation
-        self._lines.append({**more, **generation.to_json()})
+        """Store a finished prompt; ``more`` becomes part of its line."""
+        self._finished[generation.algorithm, generation.request] = generation
+        self.append({**more, **generation.to_json()})

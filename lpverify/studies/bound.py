@@ -38,10 +38,10 @@ from lpverify.decode.engine import Request
 from lpverify.decode.metrics import Stopwatch, ratio
 from lpverify.decode.models import Pair, Tokenizer
 from lpverify.decode.prompts import Prompt
-from lpverify.decode.records import Lines
 from lpverify.decode.rng import Keys
 from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
+from lpverify.files import JsonLines
 from lpverify.numerics import Array
 from lpverify.studies.teacher_forced import TextRows, has_closed_form
 from lpverify.studies.text import Text
@@ -231,7 +231,7 @@ def measure_all(
     algorithms: Sequence[str],
     prompts: Sequence[Prompt],
     settings: BoundSettings,
-    records: Lines,
+    records: JsonLines,
     *,
     chat: bool = False,
     report: Callable[[int], None] = lambda contexts: None,

@@ -17,11 +17,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lpverify import errors
-from lpverify.core.problem_files import _decode
+from lpverify.files import parse_json, read_text
 from lpverify.studies.throughput import Cell, Costs, Table
 from lpverify.verifiers import VERIFIERS, verifier
 
@@ -169,13 +168,7 @@ READERS: dict[str, Callable[[Mapping[str, Any], str], list[Cell]]] = {
 
 
 def _document(path: str | os.PathLike[str], expected: str) -> Any:
-    where = os.fspath(path)
-    try:
-        content = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise errors.fail(where, got=reason, expected=expected) from error
-    return _decode(content, where)
+    return parse_json(read_text(path, expected), os.fspath(path))
 
 
 def _schema(document: Any, where: str, known: set[str]) -> str:

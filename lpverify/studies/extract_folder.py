@@ -6,7 +6,6 @@ prompts or contexts may be added to a folder: neither changes a problem that is 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from lpverify.core.problem_format import ProblemFile
 from lpverify.decode import engine
 from lpverify.decode.engine import Request, check_context
 from lpverify.decode.prompts import Prompt
-from lpverify.files import write_whole
+from lpverify.files import JsonLines
 from lpverify.studies.contexts import Context, contexts, text_length
 from lpverify.studies.extract import Settings, extract
 
@@ -55,26 +54,26 @@ def extract_folder(
     InputError as `engine.check_context` and for a folder with other content; SizeError as `extract`.
     """
     requests = checked_requests(opened, prompts, settings, chat)
-    guard(folder, describe(opened, settings, chat), versions or {})
     last = text_length(settings.contexts, settings.stride)
-    written = found = 0
-    for request in requests:
-        wanted = [_path(folder, request, at) for at in range(0, last + 1, settings.stride)]
-        if all(path.exists() for path in wanted):  # no need for the text
-            found += settings.contexts
-            report(settings.contexts)
-            continue
-        places = own_contexts(opened, request, settings)
-        for context in places:
-            path = _path(folder, request, context.position)
-            if path.exists():
-                found += 1
-            else:
-                save_problem(problem(opened, context, request, settings, chat), path)
-                written += 1
-            report(1)
-        report(settings.contexts - len(places))
-    return Outcome(written, found)
+    written = existing = 0
+    with folder_settings(folder, describe(opened, settings, chat), versions or {}):
+        for request in requests:
+            paths = [_path(folder, request, at) for at in range(0, last + 1, settings.stride)]
+            if all(path.exists() for path in paths):  # no need for the text
+                existing += settings.contexts
+                report(settings.contexts)
+                continue
+            contexts = own_contexts(opened, request, settings)
+            for context in contexts:
+                path = _path(folder, request, context.position)
+                if path.exists():
+                    existing += 1
+                else:
+                    save_problem(problem(opened, context, request, settings, chat), path)
+                    written += 1
+                report(1)
+            report(settings.contexts - len(contexts))
+    return Outcome(written, existing)
 
 
 def checked_requests(opened: OpenPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
@@ -113,7 +112,7 @@ def describe(opened: OpenPair, settings: Settings, chat: bool) -> dict[str, Any]
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError now if `guard` could not make or use ``folder`` later."""
+    """Raise InputError now if `folder_settings` could not make or use ``folder`` later."""
     if folder.is_dir():
         ready = os.access(folder, os.W_OK)
     else:
@@ -122,34 +121,30 @@ def check_folder(folder: Path) -> None:
         raise errors.fail("--output", got=str(folder), expected="a folder that can be written, or made where one is")
 
 
-def guard(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> None:
-    """Make ``folder`` and its settings file, or see that it is of the same settings. Raises InputError if not."""
+def folder_settings(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> JsonLines:
+    """Make ``folder`` if it does not exist, and lock and check its settings file.
+
+    Returns the open settings file; closing it releases the lock. Raises InputError for a folder of other settings, for
+    one with problem files but no settings, and for one that another process is extracting into.
+    """
     path = folder / FOLDER_SETTINGS
     try:
         folder.mkdir(exist_ok=True)
-        content = path.read_bytes() if path.exists() else None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+    except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = getattr(error, "strerror", None) or str(error)
         raise errors.fail(str(folder), got=reason, expected="a folder that can be written") from error
-    if content is None:
-        strange = problem_folder(folder)
-        if strange:
-            got = f"{strange[0].name} but no {FOLDER_SETTINGS}"
-            raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
-        document = {"schema": SCHEMA, "settings": description, "versions": versions}
-        write_whole(path, (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode())
-        return
+    problems = [] if path.exists() else problem_folder(folder)
+    if problems:
+        got = f"{problems[0].name} but no {FOLDER_SETTINGS}"
+        raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
+    lines = JsonLines(path, SCHEMA, description, instead="another folder (or delete this one to extract it again)")
     try:
-        document = json.loads(content)
-        known = document["settings"] if document["schema"] == SCHEMA else None
-    except (ValueError, KeyError, TypeError):
-        known = None
-    if not isinstance(known, dict):
-        raise errors.fail(str(path), got="something else", expected=f"the settings of an extraction ({SCHEMA})")
-    for name in sorted(known.keys() | description.keys()):
-        if known.get(name) != description.get(name):
-            expected = f"{description.get(name)!r}, or another folder"
-            raise errors.fail(str(path), got=f"{name} = {known.get(name)!r}", expected=expected)
+        if not lines.rows:
+            lines.append({"versions": versions})
+    except BaseException:
+        lines.close()
+        raise
+    return lines
 
 
 def _path(folder: Path, request: Request, position: int) -> Path:

@@ -16,9 +16,10 @@ from lpverify.decode.load import load_model, quiet
 from lpverify.decode.metrics import DecodeStats, Generation
 from lpverify.decode.models import Pair, Tokenizer, pair
 from lpverify.decode.prompts import Prompt, keyed
-from lpverify.decode.records import Lines, Records
+from lpverify.decode.records import Records
 from lpverify.decode.run import Progress, compare, parse_names
 from lpverify.decode.sampling import Sampling
+from lpverify.files import JsonLines
 from lpverify.studies import bound as bounding
 from lpverify.studies import extract as extraction
 from lpverify.studies import extract_folder as folder
@@ -59,8 +60,8 @@ class OpenPair:
         wanted = _keyed(prompts)
         sampling = Sampling(temperature, top_k, top_p)
         settings = Settings(paths, depth, sampling, max_new_tokens, seed, self.tokenizer.eos)
-        kept = Records(records, self.describe(settings, chat=chat))
-        stats = compare(self.models, self.tokenizer, names, wanted, settings, kept, chat=chat, report=report)
+        with Records(records, self.describe(settings, chat=chat)) as kept:
+            stats = compare(self.models, self.tokenizer, names, wanted, settings, kept, chat=chat, report=report)
         runs = [kept.get(names[0], prompt.key) for prompt in wanted]
         return stats, [self.tokenizer.decode(run.tokens) for run in runs if isinstance(run, Generation)]
 
@@ -115,7 +116,7 @@ class OpenPair:
         wanted, eos = _keyed(prompts), self.tokenizer.eos
         sampling = Sampling(temperature, top_k, top_p)
         settings = bounding.BoundSettings(tuple(paths), tuple(depths), contexts, stride, sampling, seed, eos)
-        nowhere = Lines(None, bounding.RECORD_SCHEMA, {})
+        nowhere = JsonLines(None, bounding.RECORD_SCHEMA, {})
         found = bounding.measure_all(self.models, self.tokenizer, names, wanted, settings, nowhere, chat=chat)
         return bounding.summarize(found)
 
