@@ -71,7 +71,7 @@ assert np.isclose(value, lv.block_efficiency(pair, "bv"), atol=1e-6)
 # What does it cost if the first drafted token may be accepted only half as often?
 
 # %%
-first = program.variables["budgets"][1]
+first = program.variables["prefix_acceptance"][1]
 share = float(first.value.sum())
 limited = program.with_constraints([sum(first) <= share / 2]).solve()
 print(f"first token accepted with probability {share:.3f}: {value:.4f} tokens per call; half of that: {limited:.4f}")

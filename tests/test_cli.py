@@ -398,13 +398,13 @@ def test_progress_shows_after_a_while_and_only_on_a_terminal() -> None:
     from rich.console import Console
 
     from lpverify.cli.progress import SolveProgress
-    from lpverify.core.results import Round
+    from lpverify.core.results import RefinementStep
 
     def shown(*, terminal: bool, delay: float) -> str:
         stream = io.StringIO()
         with SolveProgress("solving p", Console(file=stream, force_terminal=terminal, width=80), delay) as progress:
             progress.stage("multi-path optimum")
-            progress.round(Round(bins=40, columns=9, lower_bound=2.5, upper_bound=2.75, seconds=0.1))
+            progress.round(RefinementStep(bins=40, columns=9, lower_bound=2.5, upper_bound=2.75, seconds=0.1))
             time.sleep(0.3)
         return stream.getvalue()
 

@@ -19,7 +19,7 @@ from lpverify.drafting.iid_paths import ordered_drafts
 from lpverify.errors import InputError, SizeError
 from lpverify.exact import closed_form as budgets
 from lpverify.exact.evaluate import evaluate
-from lpverify.lp import one_step, transport
+from lpverify.lp import one_step, reference
 from lpverify.numerics import as_float, zeros
 from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, verifier
 from lpverify.verifiers.block import block_law
@@ -206,7 +206,7 @@ def test_known_values() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_nothing_beats_the_optimum(seed: int, paths: int) -> None:
     pair = random_pair(3, 2, seed, alpha=0.5)
-    bound = transport.solve(pair, paths).upper_bound
+    bound = reference.solve_flow(pair, paths).upper_bound
     for name in NAMES:
         assert evaluate(VerifyProblem(pair, paths), name).block_efficiency <= bound + 1e-9
 

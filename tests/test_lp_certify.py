@@ -13,7 +13,7 @@ from lp_cases import random_pair, rational_pair
 
 from lpverify.core.results import Certificate, RankTable
 from lpverify.errors import InputError
-from lpverify.lp import antichain, certify, coverage, one_step, single_path
+from lpverify.lp import certify, coverage, one_step, reference, single_path
 from lpverify.numerics import as_float, total
 
 VOCAB, DEPTH, PATHS = 3, 2, 3
@@ -40,7 +40,7 @@ def certificate_for(pair, seed=0):
 @given(seed=st.integers(0, 10**6), paths=st.integers(1, 5))
 def test_any_table_and_any_multipliers_bound_the_optimum(seed, paths):
     pair = random_pair(2, 3, seed % 7)
-    value = antichain.solve(pair, paths).value
+    value = reference.solve_antichains(pair, paths).value
     ranks = certify.repair(pair, random_table(pair, seed))
     rng = np.random.default_rng(seed)
     multipliers = tuple(rng.exponential(size=level.size) for level in pair.draft_paths)
@@ -150,18 +150,21 @@ def corrupted(pair, certificate: Certificate):
     negative[largest] *= -1
     swapped = ranks.edges.copy()
     swapped[[1, 2]] = swapped[[2, 1]]
-    leaf = int(np.argmax(certificate.budgets[-1]))
-    node = int(np.argmax(certificate.budgets[1]))
+    leaf = int(np.argmax(certificate.prefix_acceptance[-1]))
+    node = int(np.argmax(certificate.prefix_acceptance[1]))
     yield "row of the ranks", replace(certificate, ranks=replace(ranks, mass=more))
     yield "column of the ranks", replace(certificate, ranks=replace(ranks, bin=moved))
     yield "negative", replace(certificate, ranks=replace(ranks, mass=negative))
     yield "edge falls", replace(certificate, ranks=replace(ranks, edges=swapped))
     yield "miss 0 or 1", replace(certificate, ranks=replace(ranks, edges=ranks.edges * 0.999))
     yield "not the ranks'", replace(certificate, selected=changed(certificate.selected, 2, leaf, 1.001))
-    yield "exceeds", replace(certificate, budgets=changed(certificate.budgets, 1, node, 1.001))
-    yield "exceeds", replace(certificate, budgets=changed(certificate.budgets, 2, leaf, 1.001))
-    yield "budget is negative", replace(certificate, budgets=changed(certificate.budgets, 2, leaf, -1))
-    yield "root's budget", replace(certificate, budgets=changed(certificate.budgets, 0, 0, 1.001))
+    yield "exceeds", replace(certificate, prefix_acceptance=changed(certificate.prefix_acceptance, 1, node, 1.001))
+    yield "exceeds", replace(certificate, prefix_acceptance=changed(certificate.prefix_acceptance, 2, leaf, 1.001))
+    yield (
+        "probability is negative",
+        replace(certificate, prefix_acceptance=changed(certificate.prefix_acceptance, 2, leaf, -1)),
+    )
+    yield "f of the root", replace(certificate, prefix_acceptance=changed(certificate.prefix_acceptance, 0, 0, 1.001))
     yield "multiplier is negative", replace(certificate, multipliers=changed(certificate.multipliers, 2, 0, 0, -1e-3))
     yield "row of the ranks", replace(certificate, ranks=replace(ranks, mass=ranks.mass * np.nan))
     yield "NaN", replace(certificate, multipliers=changed(certificate.multipliers, 1, 0, np.nan))
@@ -195,8 +198,8 @@ def test_border():
     certificate = certificate_for(pair)
     with pytest.raises(InputError, match="exact check: got a problem in floating point, expected rational"):
         certify.check(pair, certificate, exact=True)
-    with pytest.raises(InputError, match="certificate's budgets"):
-        certify.check(pair, replace(certificate, budgets=certificate.budgets[:-1]))
+    with pytest.raises(InputError, match="certificate's prefix_acceptance"):
+        certify.check(pair, replace(certificate, prefix_acceptance=certificate.prefix_acceptance[:-1]))
     with pytest.raises(InputError, match="rank table's leaf: got an index out of range, expected 0..8"):
         certify.check(pair, replace(certificate, ranks=replace(certificate.ranks, leaf=certificate.ranks.leaf + 9)))
 
@@ -210,4 +213,4 @@ def test_underflowing_masses():
     result = certify.check(pair, certificate)
     assert result.valid, result.violations
     assert np.isfinite(result.upper_bound)
-    assert total(certificate.budgets) >= 1
+    assert total(certificate.prefix_acceptance) >= 1

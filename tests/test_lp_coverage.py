@@ -66,7 +66,7 @@ def levels_of(leaf_weights, vocab, depth, values):
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_separation_is_exact(data):
-    """Ties, zero masses and zero or negative budgets are frequent here: weights and budgets are small integers."""
+    """Ties, zero masses and zero or negative f are frequent here: weights and f are small integers."""
     vocab, depth = data.draw(st.sampled_from([(2, 1), (2, 2), (2, 2), (2, 3), (3, 2)]))
     weights = data.draw(st.lists(st.integers(0, 4), min_size=vocab**depth, max_size=vocab**depth).filter(any))
     count = sum(vocab**i for i in range(1, depth + 1))

@@ -10,7 +10,7 @@ import pytest
 from lp_cases import random_pair, rational_pair
 
 from lpverify.errors import InputError, SizeError
-from lpverify.lp import antichain, certify, coverage, cvx, single_path
+from lpverify.lp import certify, coverage, cvx, reference, single_path
 from lpverify.lp.rational import exact_optimum, level_sets
 
 SOLVERS = ("CLARABEL", "HIGHS")
@@ -18,7 +18,7 @@ SOLVERS = ("CLARABEL", "HIGHS")
 
 def edges_where_prices_jump(pair, paths):
     """The draft masses below the antichains that carry one optimal dual."""
-    multipliers = antichain.solve_by_cuts(pair, paths).details["multipliers"]
+    multipliers = reference.solve_by_cuts(pair, paths).details["multipliers"]
     draft = np.concatenate(pair.draft_paths[1:])
     masses = np.unique(np.round(level_sets(pair, multipliers) @ draft, 12))
     return [0.0, *masses[(masses > 1e-9) & (masses < 1 - 1e-9)].tolist(), 1.0]
@@ -29,14 +29,14 @@ def test_single_path(solver):
     pair = random_pair(3, 3, 0)
     program = cvx.single_path_program(pair)
     assert program.solve(solver=solver) == pytest.approx(single_path.solve(pair).value, abs=1e-6)
-    assert [f.shape for f in program.variables["budgets"]] == [(1,), (3,), (9,), (27,)]
-    assert program.problem.variables()[0].name().startswith("budgets")
+    assert [f.shape for f in program.variables["prefix_acceptance"]] == [(1,), (3,), (9,), (27,)]
+    assert program.problem.variables()[0].name().startswith("prefix_acceptance")
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_multi_path_with_the_right_edges(solver):
     pair = random_pair(2, 3, 1)
-    value = antichain.solve(pair, 2).value
+    value = reference.solve_antichains(pair, 2).value
     program = cvx.multi_path_program(pair, 2, edges_where_prices_jump(pair, 2))
     assert program.solve(solver=solver) == pytest.approx(value, abs=1e-6)
     selected = [np.asarray(level.value) for level in program.variables["selected"]]
@@ -47,7 +47,7 @@ def test_multi_path_with_the_right_edges(solver):
 
 def test_two_solvers_agree_and_enclose_the_optimum():
     pair = random_pair(3, 2, 1)
-    value = antichain.solve(pair, 3).value
+    value = reference.solve_antichains(pair, 3).value
     program = cvx.multi_path_program(pair, 3, 24)
     clarabel, highs = (program.solve(solver=solver) for solver in SOLVERS)
     assert clarabel == pytest.approx(highs, abs=1e-6)
@@ -71,7 +71,7 @@ def test_a_constraint_of_the_user_costs_something(solver):
     pair = random_pair(3, 2, 3)
     program = cvx.multi_path_program(pair, 2, 8)
     free = program.solve(solver=solver)
-    first = program.variables["budgets"][1]
+    first = program.variables["prefix_acceptance"][1]
     token = int(np.argmax(first.value))
     cap = first.value[token] / 2
     capped = program.with_constraints([first[token] <= cap])

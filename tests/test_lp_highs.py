@@ -36,17 +36,13 @@ def test_duals_are_derivatives(method, crossover):
     assert point.basic_columns.any() == crossover
 
 
-def test_rows_and_columns_can_be_added():
+def test_rows_can_be_added():
     model = Model(program())
     assert model.solve().objective == pytest.approx(11)
     model.add_rows(sparse.csr_array(np.array([[0.0, 1.0]])), np.array([-INF]), np.array([0.5]))
-    assert model.solve().objective == pytest.approx(10)
-    model.add_columns(
-        np.array([5.0]), sparse.csc_array(np.array([[1.0], [0.0], [0.0], [0.0]])), np.zeros(1), np.array([1.0])
-    )
     point = model.solve()
-    assert point.objective == pytest.approx(14)
-    np.testing.assert_allclose(point.x, [3, 0, 1])
+    assert point.objective == pytest.approx(10)
+    np.testing.assert_allclose(point.x, [3, 0.5])
 
 
 def test_a_basis_can_be_set():

@@ -16,12 +16,12 @@ from lpverify.auditing.cases import cases
 from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem, load_problem
-from lpverify.core.results import RankTable, Round
-from lpverify.lp import antichain, certify, dense, quantile, transport
+from lpverify.core.results import RankTable, RefinementStep
+from lpverify.lp import certify, dense, quantile, reference
 from lpverify.lp.bins import Heights
 from lpverify.lp.coverage import node_relaxation, phi, phi_mean_slope, phi_slope
 from lpverify.lp.solve import METHODS, solve
-from lpverify.lp.tree_newton import Factorisation, RightSide
+from lpverify.lp.tree_newton import Factorisation
 
 REFERENCE = sorted((Path(__file__).parent / "data" / "reference").glob("*.json"))
 
@@ -48,16 +48,16 @@ def test_reference_optima(file: Path) -> None:
 @pytest.mark.parametrize("pair", TINY)
 @pytest.mark.parametrize("paths", [2, 3])
 def test_three_formulations_agree_and_every_round_encloses_the_optimum(pair: ModelPair, paths: int) -> None:
-    rounds: list[Round] = []
-    solution = quantile.solve(pair, paths, progress=rounds.append)
-    reference = transport.solve(pair, paths).value
-    assert antichain.solve(pair, paths).value == pytest.approx(reference, abs=2e-8)
+    steps: list[RefinementStep] = []
+    solution = quantile.solve(pair, paths, progress=steps.append)
+    value = reference.solve_flow(pair, paths).value
+    assert reference.solve_antichains(pair, paths).value == pytest.approx(value, abs=2e-8)
     assert solution.status == "optimal"
-    assert solution.value == pytest.approx(reference, abs=2e-8)
-    assert solution.rounds == tuple(rounds)
-    for found in rounds:
-        assert found.lower_bound <= reference + 2e-8
-        assert found.upper_bound >= reference - 2e-8
+    assert solution.value == pytest.approx(value, abs=2e-8)
+    assert solution.refinement_steps == tuple(steps)
+    for step in steps:
+        assert step.lower_bound <= value + 2e-8
+        assert step.upper_bound >= value - 2e-8
 
 
 def test_dense_program_agrees() -> None:
@@ -96,7 +96,7 @@ def test_one_token_vocabulary(depth: int) -> None:
 @given(seed=st.integers(0, 10**6), vocab_size=st.integers(2, 4), depth=st.integers(1, 3), paths=st.integers(1, 6))
 @settings(max_examples=15, deadline=None)
 def test_theorems(seed: int, vocab_size: int, depth: int, paths: int) -> None:
-    """LP never falls in K, p = q gives L + 1, LP <= node relaxation (THEORY 2.6)."""
+    """LP never falls in K, p = q gives L + 1, LP <= node relaxation (theory 2.6)."""
     pair = make.dirichlet(vocab_size, depth, seed, alpha=0.5)
     fewer, more = quantile.solve(pair, paths, tolerance=1e-8), quantile.solve(pair, paths + 1, tolerance=1e-8)
     assert fewer.lower_bound <= more.upper_bound + 1e-12
@@ -155,7 +155,7 @@ class TestSolve:
 
     def test_one_path_is_block_verification(self) -> None:
         solution = solve(self.problem.with_num_paths(1), exact=True)
-        assert solution.exact == sum(sum(level) for level in solution.certificate.budgets)  # type: ignore[union-attr]
+        assert solution.exact == sum(sum(level) for level in solution.certificate.prefix_acceptance)  # type: ignore[union-attr]
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -227,7 +227,7 @@ class TestHeights:
         multipliers = quantile.solve(pair, 3).certificate.multipliers  # type: ignore[union-attr]
         heights = Heights(np.zeros(9), pair.draft_paths[-1], 3)
         full = quantile._Search(pair, 3, 1e-9, None, None).heights(multipliers)
-        value = 1 + pair.target[0][0] @ multipliers[1] + full._weighted[-1]
+        value = 1 + pair.target[0][0] @ multipliers[1] + full.weighted(np.array(1.0))
         assert value == pytest.approx(certify.upper_bound(pair, multipliers, 3), abs=1e-13)
         assert heights.loss(np.array([0.0]), np.array([1.0]))[0] == 0.0
 
@@ -260,18 +260,17 @@ def test_elimination_along_the_tree_solves_the_normal_equations() -> None:
         ]
     )
     weight = 10.0 ** rng.uniform(-4, 4, matrix.shape[1])
-    df, ds, dv, dt = np.split(weight, np.cumsum([nodes, nodes, nodes]))
     want = rng.normal(size=matrix.shape[0])
     want[-1] = 0.0  # the last beta is the fixed one
     right = matrix @ (weight * (matrix.T @ want))
-    parts = np.split(right, np.cumsum([nodes, nodes, leaves]))
-    got = Factorisation(shape, df, ds, dv, dt).solve(RightSide(*parts, np.zeros(nodes)))
-    found = np.concatenate([got.multiplier, got.height, got.alpha, got.beta])
-    residual = matrix @ (weight * (matrix.T @ found)) - right
+    got = Factorisation(shape, weight).solve(np.concatenate([right, np.zeros(nodes)]))
+    unknowns, change_of_f = got[: len(right)], got[len(right) : len(right) + nodes]
+    residual = matrix @ (weight * (matrix.T @ unknowns)) - right
     assert np.abs(residual).max() <= 1e-8 * np.abs(right).max()
-    # f and the rise of H come out with more digits than the products of the unknowns have.
+    # f comes out with more digits than the products of the unknowns have.
+    df = weight[:nodes]
     np.testing.assert_allclose(
-        got.budget, -df * (matrix[:, :nodes].T @ want), rtol=1e-5, atol=1e-9 * np.abs(right).max()
+        change_of_f, -df * (matrix[:, :nodes].T @ want), rtol=1e-5, atol=1e-9 * np.abs(right).max()
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lp_cases import iid_pair, random_pair, rational_pair
 
 from lpverify.errors import InputError, SizeError
-from lpverify.lp import antichain, certify, exact_basis, highs, one_step, single_path, transport
+from lpverify.lp import certify, highs, one_step, rational, reference, single_path
 from lpverify.lp.elimination import solve_square
 from lpverify.lp.rational import exact_optimum, level_sets
 from lpverify.numerics import as_float
@@ -59,8 +59,8 @@ def test_agrees_with_the_other_formulations(vocab, depth, paths):
         pair = rational_pair(vocab, depth, seed, 20)
         solution = exact_optimum(pair, paths)
         assert solution.status == "optimal"
-        assert solution.value == pytest.approx(transport.solve(pair, paths).value, abs=1e-8)
-        assert solution.value == pytest.approx(antichain.solve(pair, paths).value, abs=1e-8)
+        assert solution.value == pytest.approx(reference.solve_flow(pair, paths).value, abs=1e-8)
+        assert solution.value == pytest.approx(reference.solve_antichains(pair, paths).value, abs=1e-8)
 
 
 @pytest.mark.parametrize("paths", [2, 3, 4])
@@ -70,9 +70,9 @@ def test_tables_up_to_84_nodes(vocab, depth, denominator, paths):
     solution = exact_optimum(pair, paths)
     assert solution.exact is not None
     assert solution.exact_bounds == (solution.exact, solution.exact)
-    proof = certify.check_coverage(pair, solution.details["budgets"], solution.details["multipliers"], paths)
+    proof = certify.check_coverage(pair, solution.details["prefix_acceptance"], solution.details["multipliers"], paths)
     assert proof == certify.CertificateCheck(solution.exact, solution.exact, True, ())
-    cuts = antichain.solve_by_cuts(pair, paths)
+    cuts = reference.solve_by_cuts(pair, paths)
     assert cuts.lower_bound - 1e-9 <= solution.value <= cuts.upper_bound + 1e-9
 
 
@@ -82,27 +82,27 @@ def test_a_basis_beyond_float_tolerance_is_refined(vocab, depth, seed):
     pair = rational_pair(vocab, depth, seed, 1000)
     solution = exact_optimum(pair, 2)
     assert solution.exact is not None
-    assert certify.check_coverage(pair, solution.details["budgets"], solution.details["multipliers"], 2).valid
+    assert certify.check_coverage(pair, solution.details["prefix_acceptance"], solution.details["multipliers"], 2).valid
 
 
 @pytest.mark.parametrize("seed", [0, 2, 4, 5])  # seeds whose basis has multipliers that count as decided
 def test_refined_objective_is_the_old_one_on_its_equations(seed, monkeypatch):
     """``sum x`` = refined objective + multipliers of the equations, scaled: an identity that holds at every basis."""
-    monkeypatch.setattr(exact_basis, "REACH", 1.0)  # so that some rows and columns count as decided
+    monkeypatch.setattr(rational, "REACH", 1.0)  # so that some rows and columns count as decided
     pair = rational_pair(3, 3, seed, 50)
-    rows = exact_basis.CoverageRows(pair, 2)
+    rows = rational.CoverageRows(pair, 2)
     noise = np.random.default_rng(seed).uniform(-2, 2, pair.nodes)
     point = highs.solve(replace(rows.program(), objective=noise))
     vertex = rows.vertex(point.basic_columns, point.basic_rows)
     # the basis belongs to another objective, so something is wrong with it
     refined = rows.refined(vertex)
-    reduced = 1 - rows._combine(vertex.tight, vertex.duals)
+    reduced = 1 - rows.combine(vertex.tight, vertex.duals)
     worst = max(-min(vertex.duals), max(reduced[rows.draft > 0]))
     assert worst > 0
     equations = np.flatnonzero(refined.row_lower == 0)
     assert equations.size
     place = {int(row): k for k, row in enumerate(vertex.tight)}
-    decided = sum(as_float(rows._combine(np.array([row]), vertex.duals[[place[row]]])) for row in equations.tolist())
+    decided = sum(as_float(rows.combine(np.array([row]), vertex.duals[[place[row]]])) for row in equations.tolist())
     free = refined.upper > 0
     assert free.any()
     np.testing.assert_allclose(refined.objective[free] * float(worst) + decided[free], 1, rtol=1e-9)
@@ -111,21 +111,18 @@ def test_refined_objective_is_the_old_one_on_its_equations(seed, monkeypatch):
 def test_coverage_check_rejects_what_is_not_proved():
     pair = rational_pair(3, 2, 1, 50)
     details = exact_optimum(pair, 2).details
-    budgets, multipliers = details["budgets"], details["multipliers"]
-    assert certify.check_coverage(pair, budgets, multipliers, 2).valid
-    assert certify.check_coverage(
-        pair.floats, *([as_float(v) for v in part] for part in (budgets, multipliers)), 2
-    ).valid
+    f, multipliers = details["prefix_acceptance"], details["multipliers"]
+    assert certify.check_coverage(pair, f, multipliers, 2).valid
+    assert certify.check_coverage(pair.floats, *([as_float(v) for v in part] for part in (f, multipliers)), 2).valid
     tiny = Fraction(1, 10**15)
-    less_paths = certify.check_coverage(pair, budgets, multipliers, 1)
+    less_paths = certify.check_coverage(pair, f, multipliers, 1)
     assert "an antichain is not covered" in less_paths.violations
-    more = (*budgets[:-1], budgets[-1] + tiny)
-    assert (
-        "a budget exceeds p f of its parent, level 2" in certify.check_coverage(pair, more, multipliers, 2).violations
-    )
-    assert not certify.check_coverage(pair, (budgets[0] - tiny, *budgets[1:]), multipliers, 2).valid
-    assert not certify.check_coverage(pair, (*budgets[:-1], budgets[-1] - 1), multipliers, 2).valid
-    assert not certify.check_coverage(pair, budgets, (*multipliers[:-1], multipliers[-1] - 9), 2).valid
+    more = (*f[:-1], f[-1] + tiny)
+    violations = certify.check_coverage(pair, more, multipliers, 2).violations
+    assert violations[0].startswith("a prefix acceptance probability exceeds p f of its parent, level 2,")
+    assert not certify.check_coverage(pair, (f[0] - tiny, *f[1:]), multipliers, 2).valid
+    assert not certify.check_coverage(pair, (*f[:-1], f[-1] - 1), multipliers, 2).valid
+    assert not certify.check_coverage(pair, f, (*multipliers[:-1], multipliers[-1] - 9), 2).valid
 
 
 def test_optimum_rises_with_paths_exactly():
@@ -137,7 +134,7 @@ def test_optimum_rises_with_paths_exactly():
 
 def start_for(pair, paths):
     """A certificate with the multipliers of cutting planes and a blind choice of path."""
-    multipliers = antichain.solve_by_cuts(pair.floats, paths).details["multipliers"]
+    multipliers = reference.solve_by_cuts(pair.floats, paths).details["multipliers"]
     ranks = certify.repair(pair.floats, single_path.one_bin(pair.floats))
     return certify.certify(pair.floats, ranks, multipliers, paths)[0]
 
@@ -149,7 +146,7 @@ def test_start_gives_the_same_fraction():
 
 def test_level_sets_are_antichains_that_carry_the_prices():
     pair = random_pair(3, 3, 0)
-    multipliers = antichain.solve_by_cuts(pair, 2).details["multipliers"]
+    multipliers = reference.solve_by_cuts(pair, 2).details["multipliers"]
     sets = level_sets(pair, multipliers)
     for child in range(3, pair.nodes):
         above = child

@@ -52,7 +52,7 @@ def test_lossless_and_optimal_in_fractions(name: str, paths: int) -> None:
     policy = build("policy", problem, optimum)
     result = evaluate(problem, policy)
     assert result.law_error == 0
-    assert result.block_efficiency == total(policy.stop_distribution.certificate.budgets)  # type: ignore[attr-defined]
+    assert result.block_efficiency == total(policy.stop_distribution.certificate.prefix_acceptance)  # type: ignore[attr-defined]
     assert float(result.block_efficiency) == pytest.approx(optimum.value, abs=1e-9)
 
 
@@ -119,7 +119,7 @@ def test_any_legal_table_is_lossless() -> None:
         legal = certify.certify(pair, certify.repair(pair, rough), start.multipliers, 2)[0]
         result = evaluate(VerifyProblem(pair, 2), verifier("policy", legal))
         assert result.law_error == 0
-        assert result.block_efficiency == total(legal.budgets)
+        assert result.block_efficiency == total(legal.prefix_acceptance)
 
 
 def test_a_table_with_wrong_marginals_is_not() -> None:

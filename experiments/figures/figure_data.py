@@ -18,7 +18,7 @@ from lpverify.errors import InputError
 from lpverify.exact import compare
 from lpverify.exact.breakdown import balance
 from lpverify.exact.closed_form import block_efficiency
-from lpverify.lp import antichain, dense, quantile, single_path
+from lpverify.lp import dense, quantile, reference, single_path
 from lpverify.sweep.config import Task
 from lpverify.sweep.run import Executor, executor
 
@@ -188,7 +188,7 @@ def scaling_rows(work: Work) -> dict[str, Any]:
                 continue
             work.stage(f"{method}, {pair.nodes} nodes")
             if method == "cutting planes":
-                found = antichain.solve_by_cuts(pair, paths, tolerance=goal)
+                found = reference.solve_by_cuts(pair, paths, tolerance=goal)
             else:
                 solve = quantile.solve if method == "rank-quantile" else dense.solve
                 found = solve(pair, paths, tolerance=goal, time_limit=limit)

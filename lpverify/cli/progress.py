@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lpverify.core.results import Round
+from lpverify.core.results import RefinementStep
 
 DELAY = 1.0
 """Seconds before anything is shown."""
@@ -28,7 +28,7 @@ class SolveProgress:
         self._console = console or Console(stderr=True)
         self._start = time.perf_counter()
         self._rounds, self._stage = 0, "starting"
-        self._last: Round | None = None
+        self._last: RefinementStep | None = None
         self._live: Live | None = None
         self._timer: threading.Timer | None = None
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class SolveProgress:
             if self._live is not None:
                 self._live.stop()
 
-    def round(self, latest: Round) -> None:
+    def round(self, latest: RefinementStep) -> None:
         """A round of the solver ended."""
         self._rounds, self._last = self._rounds + 1, latest
 

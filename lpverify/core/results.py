@@ -33,21 +33,21 @@ class RankTable:
 class Certificate:
     """Everything that is needed to check both bounds without a solver (`lpverify.lp.certify`).
 
-    ``ranks`` proves the lower bound: it makes ``selected`` (the law Q* of the path of smallest rank) a legal law, and
-    ``budgets`` f satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 on f(cx) <= p(x|c) f(c))
-    prove the upper bound.
+    ``ranks`` proves the lower bound: it makes ``selected`` (Q*, the distribution of the path of smallest rank) legal,
+    and ``prefix_acceptance`` f satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 on f(cx) <=
+    p(x|c) f(c)) prove the upper bound.
     """
 
     num_paths: int
     ranks: RankTable
     selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
-    budgets: Levels  # f(c), one (V**i,) array per level i = 0..L
+    prefix_acceptance: Levels  # f(c), one (V**i,) array per level i = 0..L
     multipliers: Levels  # lambda(c), one (V**i,) array per level i = 0..L; the root's entry is 0
 
 
 @dataclass(frozen=True)
-class Round:
-    """One refinement round of an iterative solver."""
+class RefinementStep:
+    """One refinement step of an iterative solver: what it worked on, and the best bounds after it."""
 
     bins: int
     columns: int
@@ -72,7 +72,7 @@ class LpSolution:
     method: str
     seconds: float
     certificate: Certificate | None = None
-    rounds: tuple[Round, ...] = ()
+    refinement_steps: tuple[RefinementStep, ...] = ()
     exact: Fraction | None = None  # the optimum as a fraction, when proved
     exact_bounds: tuple[Fraction, Fraction] | None = None  # rational lower and upper bound
     details: dict[str, Any] | None = None

@@ -12,8 +12,12 @@ from itertools import combinations_with_replacement, product
 from math import comb, factorial, prod
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
+from lpverify.numerics import Array
 
 Path = tuple[int, ...]
 
@@ -24,6 +28,35 @@ class Draft:
 
     paths: tuple[Path, ...]
     probability: Any  # float or Fraction
+
+
+def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[np.int64], Array]:
+    """All results of K i.i.d. draws, as ordered tuples or as multisets, with their probabilities.
+
+    Args:
+        masses: probability of each outcome, (n,), float64 or Fraction; outcomes of probability 0 are left out.
+        num_paths: K.
+        ordered: list ordered tuples, of probability prod q; else multisets (ascending), K! / prod m! times that.
+
+    Returns:
+        Outcomes drawn (T, K) and probabilities (T,).
+
+    >>> drawn, probability = draws(np.array([0.5, 0.5]), 2, ordered=False)
+    >>> drawn.tolist(), probability.tolist()
+    ([[0, 0], [0, 1], [1, 1]], [0.25, 0.5, 0.25])
+    """
+    support = np.flatnonzero(masses > 0).tolist()
+    every = product(support, repeat=num_paths) if ordered else combinations_with_replacement(support, num_paths)
+    drawn = np.array(list(every), dtype=np.int64).reshape(-1, num_paths)
+    probability: Array = masses[drawn].prod(axis=1)
+    if not ordered:
+        orders = np.full(len(drawn), factorial(num_paths), dtype=object)  # of the tuples of one multiset
+        run = np.ones(len(drawn), dtype=np.int64)
+        for k in range(1, num_paths):  # a run of m equal outcomes divides by 2, 3, ..., m
+            run = np.where(drawn[:, k] == drawn[:, k - 1], run + 1, 1)
+            orders //= run
+        probability = (orders * probability).astype(masses.dtype)
+    return drawn, probability
 
 
 def possible_leaves(pair: ModelPair) -> list[tuple[Path, Any]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lpverify import errors
 from lpverify.core.problem import VerifyProblem
-from lpverify.core.results import Certificate, LpSolution, Round
+from lpverify.core.results import Certificate, LpSolution, RefinementStep
 from lpverify.exact import closed_form as budgets
 from lpverify.exact import evaluate as enumeration
 from lpverify.exact.ranking import best_ranking
@@ -116,7 +116,7 @@ def comparison(
     time_limit: float | None = None,
     exact: bool = False,
     max_drafts: int = MAX_DRAFTS,
-    progress: Callable[[Round], None] | None = None,
+    progress: Callable[[RefinementStep], None] | None = None,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
     """Solve for both optima and evaluate ``algorithms`` (default: `ALGORITHMS`) exactly.
@@ -172,7 +172,7 @@ def measure(
         return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
     if name == POLICY:
         certificate = _certificate(problem, optimum)
-        value, verifier = total(certificate.budgets), VERIFIERS[POLICY](certificate)
+        value, verifier = total(certificate.prefix_acceptance), VERIFIERS[POLICY](certificate)
     else:
         value, verifier = budgets.block_efficiency(problem.pair, name, problem.num_paths), VERIFIERS[name]()
     law_error = _law_error(verifier, problem, max_drafts)

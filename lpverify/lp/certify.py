@@ -1,15 +1,15 @@
-r"""Bounds on the multi-path optimum that need no solver, and the check of a certificate (THEORY 2.4).
+r"""Bounds on the multi-path optimum that need no solver, and the check of a certificate (theory 2.4).
 
 **Lower bound.** Let T(leaf, b) >= 0 have row sums Q(leaf) and column sums equal to the widths of the bins of [0, 1].
-Give each of the K drafted paths a rank U: first its bin, with probability T(leaf, b) / Q(leaf), then uniform inside
-it. Over a random path U is uniform on [0, 1], so the smallest of K ranks has density phi'(u) = K (1-u)^(K-1), and its
-path is
+Give each of the K drafted paths a rank U: draw its bin with probability T(leaf, b) / Q(leaf), then U uniformly inside
+it. Over a random path U is uniform on [0, 1], so the smallest of K ranks has density phi'(u) = K (1-u)^(K-1), and the
+path of smallest rank has the distribution
 
     Q*(leaf) = sum_b phibar_b T(leaf, b),   phibar_b = [phi(e_{b+1}) - phi(e_b)] / (e_{b+1} - e_b).
 
-Block verification on that path with draft law Q* is lossless and keeps the budgets f(cx) = min(p(x|c) f(c), Q*(cx)). So
-``sum f`` is attained by a verifier, whatever T is. (It also obeys the coverage constraints: Q*(A) <= phi(Q(A)),
-because the selected path hits A only if some path does.)
+Block verification of that path against Q* is lossless and has the prefix acceptance probabilities f(cx) =
+min(p(x|c) f(c), Q*(cx)). So a verifier attains ``sum f``, whatever T is. (f also obeys the coverage constraints:
+Q*(A) <= phi(Q(A)), because the selected path hits A only if some path does.)
 
 **Upper bound.** Take any lambda >= 0 on the nodes below the root, put lambda = 0 below the leaves, and
 ``y(c) = max(0, 1 - lambda(c) + sum_x p(x|c) lambda(cx))``. For every feasible f,
@@ -17,8 +17,8 @@ because the selected path hits A only if some path does.)
     sum_c f(c) <= sum_c f(c) + sum_{cx} lambda(cx) [p(x|c) f(c) - f(cx)]
                <= 1 + sum_x p(x|root) lambda(x) + sum_{c != root} y(c) f(c).
 
-Let Y(c) be the sum of y along the path to c, root excluded. For t > 0 the nodes where Y first reaches t form an
-antichain A_t, the leaves below it are those with H = Y(leaf) >= t, and ``sum_c y(c) f(c) = int f(A_t) dt <= int
+Let H(c) be the sum of y along the path to c, root excluded. For t > 0 the nodes where H first reaches t form an
+antichain A_t; the leaves below it are those with H(leaf) >= t. Hence ``sum_c y(c) f(c) = int f(A_t) dt <= int
 phi(Q{H >= t}) dt``. With leaves sorted by H descending and S_k their cumulative Q this integral is ``sum_k H_(k)
 [phi(S_k) - phi(S_{k-1})]``.
 
@@ -27,6 +27,7 @@ Both hold in float64 up to rounding and in Fraction exactly.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -37,8 +38,8 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ROW_SUM_TOLERANCE, ModelPair
-from lpverify.core.results import Certificate, RankTable
-from lpverify.lp.coverage import capped_budgets, phi_chord, phi_mean_slope, separate
+from lpverify.core.results import Certificate, LpSolution, RankTable
+from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
 from lpverify.numerics import Array, Levels, accumulate, as_float, down_the_tree, is_exact, total, up_the_tree, zeros
 
 RELATIVE = 1e-9
@@ -52,11 +53,11 @@ MULTIPLIER_BITS = 40
 
 
 class LowerBound(NamedTuple):
-    """``value = sum(budgets)``, attained by block verification on the path of smallest rank."""
+    """``value`` = sum of f, attained by block verification of the path of smallest rank."""
 
     value: Any
     selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
-    budgets: Levels  # f(c), likewise
+    prefix_acceptance: Levels  # f(c), likewise
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,17 @@ class CertificateCheck:
 def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
     """Make the marginals of a nonnegative table exactly legal.
 
-    Negative entries become 0; each row is rescaled to sum to Q(leaf), an empty row being spread over all bins as
-    their widths; then the edges are moved to the cumulative column sums, so that every column fits its bin by
+    Negative entries become 0. Each row is rescaled to sum to Q(leaf); an empty row is spread over all bins in
+    proportion to their widths. Then the edges move to the cumulative column sums, so every column fits its bin by
     construction. A table that is already legal stays as it is up to rounding.
 
-    In float64 for a float pair. For a rational pair the result is in Fractions and exact: entries are rounded to
-    multiples of ``Q(leaf) / 2**60`` and the largest entry of each row takes what is left.
+    Args:
+        pair: target and draft tables.
+        ranks: entries of any sign, with bins 0..B-1.
+
+    Returns:
+        The legal table, in float64 for a float pair. For a rational pair it is exact, in Fractions: entries are
+        rounded to multiples of ``Q(leaf) / 2**60`` and the largest entry of each row takes the remainder.
     """
     leaf_mass = pair.draft_paths[-1]
     leaf, column = np.asarray(ranks.leaf), np.asarray(ranks.bin)
@@ -103,16 +109,17 @@ def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
     return RankTable(edges=edges, leaf=leaf, bin=column, mass=mass)
 
 
-def lower_bound(pair: ModelPair, ranks: RankTable, paths: int) -> LowerBound:
-    """The value of the best policy that ranks paths by ``ranks``, which must be legal (`repair`)."""
-    leaf_law = accumulate(ranks.leaf, ranks.mass * _mean_slopes(ranks, paths)[ranks.bin], pair.draft_paths[-1].size)
-    selected = up_the_tree(leaf_law, pair.vocab_size, pair.depth)
-    budgets = capped_budgets(pair, selected)
-    return LowerBound(total(budgets), selected, budgets)
+def lower_bound(pair: ModelPair, ranks: RankTable, num_paths: int) -> LowerBound:
+    """The block efficiency of the policy that ranks K = ``num_paths`` paths by ``ranks``, a legal table (`repair`)."""
+    slopes = np.asarray(phi_mean_slope(ranks.edges[:-1], np.diff(ranks.edges), num_paths))
+    leaf_mass = accumulate(ranks.leaf, ranks.mass * slopes[ranks.bin], pair.draft_paths[-1].size)
+    selected = up_the_tree(leaf_mass, pair.vocab_size, pair.depth)
+    acceptance = prefix_acceptance(pair.target, selected)
+    return LowerBound(total(acceptance), selected, acceptance)
 
 
 def path_prices(pair: ModelPair, multipliers: Levels) -> Levels:
-    """The least y(c) >= 0 with ``y(c) >= 1 - lambda(c) + sum_x p(x|c) lambda(cx)``; 0 at the root."""
+    """The smallest y(c) >= 0 with ``y(c) >= 1 - lambda(c) + sum_x p(x|c) lambda(cx)``; 0 at the root."""
     prices = [zeros(1, multipliers[-1])]
     for depth in range(1, pair.depth + 1):
         price = 1 - multipliers[depth]
@@ -122,123 +129,187 @@ def path_prices(pair: ModelPair, multipliers: Levels) -> Levels:
     return tuple(prices)
 
 
-def upper_bound(pair: ModelPair, multipliers: Levels, paths: int) -> Any:
-    """The bound that any ``multipliers`` lambda >= 0 prove, one ``(V**i,)`` array per level 0..L (root unused)."""
-    prices = down_the_tree(path_prices(pair, multipliers))
-    order = np.argsort(-prices, kind="stable")
+def leaf_heights(pair: ModelPair, multipliers: Levels) -> Array:
+    """H of every leaf, (V**L,): the sum of `path_prices` along its path."""
+    return down_the_tree(path_prices(pair, multipliers))
+
+
+def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
+    """The upper bound on the optimum of K = ``num_paths`` paths that any multipliers prove.
+
+    Args:
+        pair: target and draft tables.
+        multipliers: lambda >= 0, one ``(V**i,)`` array per level 0..L; the root's is not used.
+        num_paths: K.
+
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> round(float(upper_bound(coin, (np.zeros(1), np.array([1.0, 0.0])), 2)), 12)
+    1.89
+    """
+    heights = leaf_heights(pair, multipliers)
+    order = np.argsort(-heights, kind="stable")
     mass = pair.draft_paths[-1][order]
-    chords = phi_chord(np.cumsum(mass) - mass, mass, paths)
-    return 1 + (pair.target[0][0] * multipliers[1]).sum() + (prices[order] * chords).sum()
+    chords = phi_chord(np.cumsum(mass) - mass, mass, num_paths)
+    return 1 + (pair.target[0][0] * multipliers[1]).sum() + (heights[order] * chords).sum()
+
+
+def certify(
+    pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int
+) -> tuple[Certificate, LowerBound, Any]:
+    """Certificate of a legal table and multipliers >= 0, with the lower bound and the upper bound that they prove."""
+    lower = lower_bound(pair, ranks, num_paths)
+    certificate = Certificate(num_paths, ranks, lower.selected, lower.prefix_acceptance, multipliers)
+    return certificate, lower, upper_bound(pair, multipliers, num_paths)
+
+
+class Bounds:
+    """The best bounds that the iterates of a solver have proved so far, and what proves them."""
+
+    def __init__(self, pair: ModelPair, num_paths: int) -> None:
+        self.pair, self.num_paths = pair, num_paths
+        self.lower, self.upper = -np.inf, np.inf
+
+    @property
+    def gap(self) -> float:
+        return self.upper - self.lower
+
+    def see_ranks(self, ranks: RankTable) -> float:
+        """Turn any nonnegative table into a lower bound, and return it."""
+        legal = repair(self.pair, ranks)
+        bound = lower_bound(self.pair, legal, self.num_paths)
+        if bound.value > self.lower:
+            self.lower, self.ranks, self.best = float(bound.value), legal, bound
+        return float(bound.value)
+
+    def see_multipliers(self, multipliers: Levels) -> float:
+        """Turn any multipliers >= 0 into an upper bound, and return it."""
+        bound = float(upper_bound(self.pair, multipliers, self.num_paths))
+        if bound < self.upper:
+            self.upper, self.multipliers = bound, multipliers
+        return bound
+
+    def certificate(self) -> Certificate:
+        """What proves both bounds."""
+        return Certificate(
+            self.num_paths, self.ranks, self.best.selected, self.best.prefix_acceptance, self.multipliers
+        )
+
+
+def bounded(lower: Any, upper: Any, *, status: str, method: str, began: float, **fields: Any) -> LpSolution:
+    """The solution with these bounds, of which the lower is attained.
+
+    Args:
+        lower, upper: floats, or Fractions: then ``exact_bounds`` are set, and ``exact`` where they are equal.
+        status, method: as in `LpSolution`.
+        began: `time.perf_counter` at the start.
+        fields: other fields of the solution.
+    """
+    if isinstance(lower, Fraction):
+        fields |= {"exact_bounds": (lower, upper), "exact": lower if lower == upper else None}
+    return LpSolution(
+        value=float(lower),
+        lower_bound=float(lower),
+        upper_bound=max(float(lower), float(upper)),
+        status=status,
+        method=method,
+        seconds=time.perf_counter() - began,
+        **fields,
+    )
 
 
 def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
     """Check a certificate without a solver and recompute both bounds.
 
     Lower side: T >= 0; row sums Q(leaf); edges from 0 to 1, never falling; column sums equal to the bin widths;
-    ``selected`` is what T selects; ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)``, ``f <= selected``. Upper side:
-    lambda >= 0. A float check allows ``1e-13 + 1e-9 * size`` per entry (1e-9 is also what float probability rows may
-    miss a sum of 1 by) and for the marginals of the bins ``1e-9 * (L+1)``.
+    ``selected`` is the distribution that T selects; ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)``, ``f <= selected``.
+    Upper side: lambda >= 0. A float check allows ``1e-13 + 1e-9 * size`` per entry (1e-9 is also what float
+    probability rows may miss a sum of 1 by) and for the marginals of the bins ``1e-9 * (L+1)``.
 
-    ``exact=True`` (rational pairs only) works in Fractions without any tolerance. The float T and lambda are first
-    made exactly feasible (`repair`; lambda rounded to multiples of 2^-40); f and Q* follow from T. What is checked
-    for validity is then what remains an assumption: nonnegative entries and well-formed arrays.
+    Args:
+        pair: target and draft tables.
+        certificate: as a solver returned it, or read from a file.
+        exact: work in Fractions without tolerance (rational pairs only). The float T and lambda are first made
+            feasible exactly (`repair`; lambda rounded to multiples of 2^-40); f and Q* follow from T. What remains to
+            be checked is that entries are nonnegative and arrays well-formed.
 
-    Raises InputError for ``exact`` with a float pair or arrays of wrong shape.
+    Returns:
+        The bounds, whether they are proved, and a line per violation.
+
+    Raises:
+        InputError: ``exact`` with a float pair, or arrays of wrong shape.
+
+    >>> from lpverify.lp import single_path
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> check(coin, single_path.solve(coin).certificate)
+    CertificateCheck(lower_bound=1.65, upper_bound=1.65, valid=True, violations=())
     """
     _shapes(pair, certificate)
     if exact:
         return _check_exact(pair, certificate)
-    pair = pair.floats
-    ranks = RankTable(
-        as_float(certificate.ranks.edges),
-        certificate.ranks.leaf,
-        certificate.ranks.bin,
-        as_float(certificate.ranks.mass),
+    pair, num_paths = pair.floats, certificate.num_paths
+    given = certificate.ranks
+    ranks = RankTable(as_float(given.edges), given.leaf, given.bin, as_float(given.mass))
+    selected, acceptance, multipliers = (
+        tuple(as_float(level) for level in levels)
+        for levels in (certificate.selected, certificate.prefix_acceptance, certificate.multipliers)
     )
-    selected, budgets, multipliers = (
-        tuple(as_float(level) for level in function)
-        for function in (certificate.selected, certificate.budgets, certificate.multipliers)
-    )
-    violations = []
-
-    def require(what: str, excess: Array) -> None:
-        if not (excess <= 0).all():
-            entry = int(np.argmax(~(excess <= 0)))  # NaN counts as a violation
-            violations.append(f"{what} by {excess[entry]:.3g} at entry {entry}")
-
     leaf_mass, widths = pair.draft_paths[-1], np.diff(ranks.edges)
-    require("an edge falls", -widths)
-    require("the edges miss 0 or 1", np.abs(ranks.edges[[0, -1]] - [0.0, 1.0]))
-    require("a rank mass is negative", -ranks.mass)
     rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
-    require("a row of the ranks misses the draft's leaf mass", _slack(np.abs(rows - leaf_mass), leaf_mass))
     columns = accumulate(ranks.bin, ranks.mass, widths.size)
-    require("a column of the ranks misses its bin", np.abs(columns - widths) - (pair.depth + 1) * ROW_SUM_TOLERANCE)
-    if not violations:
-        proved = lower_bound(pair, ranks, certificate.num_paths).selected
+    slack = _Slack(RELATIVE, ABSOLUTE)
+    slack.require("an edge falls", -widths)
+    slack.require("the edges miss 0 or 1", np.abs(ranks.edges[[0, -1]] - [0.0, 1.0]))
+    slack.require("a rank mass is negative", -ranks.mass)
+    slack.require("a row of the ranks misses the draft's leaf mass", np.abs(rows - leaf_mass), leaf_mass)
+    margin = (pair.depth + 1) * ROW_SUM_TOLERANCE
+    slack.require("a column of the ranks misses its bin", np.abs(columns - widths) - margin)
+    if not slack.violations:
+        proved = lower_bound(pair, ranks, num_paths).selected
         for depth, (claimed, legal) in enumerate(zip(selected, proved, strict=True)):
-            require(f"the selected law is not the ranks', level {depth},", _slack(np.abs(claimed - legal), legal))
-    require("the root's budget misses 1", np.abs(budgets[0] - 1))
+            what = f"the selection distribution is not the ranks', level {depth},"
+            slack.require(what, np.abs(claimed - legal), legal)
     for depth in range(1, pair.depth + 1):
-        scaled = (budgets[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
-        require(f"a budget is negative, level {depth},", -budgets[depth])
-        require(f"a budget exceeds p f of its parent, level {depth},", _slack(budgets[depth] - scaled, scaled))
-        require(
-            f"a budget exceeds the selected path's law, level {depth},",
-            _slack(budgets[depth] - selected[depth], selected[depth]),
-        )
-        require(f"a multiplier is negative, level {depth},", -multipliers[depth])
-    return CertificateCheck(
-        lower_bound=float(total(budgets)),
-        upper_bound=float(upper_bound(pair, multipliers, certificate.num_paths)),
-        valid=not violations,
-        violations=tuple(violations),
-    )
+        what = f"a prefix acceptance probability exceeds the selection distribution, level {depth},"
+        slack.require(what, acceptance[depth] - selected[depth], selected[depth])
+    slack.require_flow(pair, acceptance, multipliers)
+    violations = tuple(slack.violations)
+    upper = float(upper_bound(pair, multipliers, num_paths))
+    return CertificateCheck(float(total(acceptance)), upper, not violations, violations)
 
 
-def check_coverage(pair: ModelPair, budgets: Levels, multipliers: Levels, paths: int) -> CertificateCheck:
+def check_coverage(pair: ModelPair, acceptance: Levels, multipliers: Levels, num_paths: int) -> CertificateCheck:
     """Check a primal-dual pair (f, lambda) of the coverage program directly, all antichains included.
 
     Lower side: ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and, by exact separation, ``f(A) <= phi(Q(A))`` for every
-    antichain; then ``sum f`` is attained, by Hall's condition. Upper side: lambda >= 0. Without tolerance
-    when the pair, f and lambda are Fractions (equal bounds are then a proof of the optimum); else with that of `check`.
+    antichain; then ``sum f`` is attained, by Hall's condition. Upper side: lambda >= 0.
+
+    Args:
+        pair: target and draft tables.
+        acceptance, multipliers: f and lambda, one ``(V**i,)`` array per level 0..L.
+        num_paths: K.
+
+    Returns:
+        As `check`. Without tolerance when the pair and f are Fractions: equal bounds then prove the optimum.
     """
-    exact = pair.rational and is_exact(budgets[-1])
-    relative, absolute = (0, 0) if exact else (RELATIVE, ABSOLUTE)
-    violations = []
-    if budgets[0][0] != 1:
-        violations.append("the root's budget misses 1")
-    for depth in range(1, pair.depth + 1):
-        scaled = (budgets[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
-        if not (budgets[depth] >= 0).all():
-            violations.append(f"a budget is negative, level {depth}")
-        if not (budgets[depth] - scaled <= absolute + relative * scaled).all():
-            violations.append(f"a budget exceeds p f of its parent, level {depth}")
-        if not (multipliers[depth] >= 0).all():
-            violations.append(f"a multiplier is negative, level {depth}")
-    if not separate(pair.draft_paths, budgets, paths)[1] <= relative:
-        violations.append("an antichain is not covered")
-    upper = upper_bound(pair, multipliers, paths)
-    return CertificateCheck(total(budgets), upper, not violations, tuple(violations))
-
-
-def certify(pair: ModelPair, ranks: RankTable, multipliers: Levels, paths: int) -> tuple[Certificate, LowerBound, Any]:
-    """Certificate of a legal table and multipliers >= 0, with the lower bound and the upper bound that they prove."""
-    lower = lower_bound(pair, ranks, paths)
-    certificate = Certificate(paths, ranks, lower.selected, lower.budgets, multipliers)
-    return certificate, lower, upper_bound(pair, multipliers, paths)
+    exact = pair.rational and is_exact(acceptance[-1])
+    slack = _Slack(0, 0) if exact else _Slack(RELATIVE, ABSOLUTE)
+    slack.require_flow(pair, acceptance, multipliers)
+    if not separate(pair.draft_paths, acceptance, num_paths)[1] <= slack.relative:
+        slack.violations.append("an antichain is not covered")
+    violations = tuple(slack.violations)
+    upper = upper_bound(pair, multipliers, num_paths)
+    return CertificateCheck(total(acceptance), upper, not violations, violations)
 
 
 def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     """The certificate in Fractions, legal without tolerance: T repaired, lambda rounded to multiples of 2^-40.
 
-    Its table is what runs the optimum in exact arithmetic (`lpverify.verifiers.policy`). Raises InputError for a float
-    pair.
+    Its table runs the optimum in exact arithmetic (`lpverify.verifiers.policy`). Raises InputError for a float pair.
 
     >>> from lpverify.lp import single_path
     >>> coin = ModelPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
     >>> rough = single_path.solve(coin.floats).certificate
-    >>> total(exact_certificate(coin, rough).budgets)
+    >>> total(exact_certificate(coin, rough).prefix_acceptance)
     Fraction(33, 20)
     """
     if not pair.rational:
@@ -263,12 +334,35 @@ def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:
     return CertificateCheck(lower.value, upper, not violations, tuple(violations))
 
 
-def _mean_slopes(ranks: RankTable, paths: int) -> Array:
-    return np.asarray(phi_mean_slope(ranks.edges[:-1], np.diff(ranks.edges), paths))
+class _Slack:
+    """Collects violations of inequalities ``excess <= absolute + relative * size``."""
+
+    def __init__(self, relative: float, absolute: float) -> None:
+        self.relative, self.absolute = relative, absolute
+        self.violations: list[str] = []
+
+    def require(self, what: str, excess: Array, size: Array | None = None) -> None:
+        """``excess <= 0``, or with the slack of entries of ``size``. NaN counts as a violation."""
+        if size is not None:
+            excess = excess - self.absolute - self.relative * np.abs(size)
+        bad = ~np.asarray(excess <= 0, dtype=bool)
+        if bad.any():
+            entry = int(np.argmax(bad))
+            self.violations.append(f"{what} by {float(excess[entry]):.3g} at entry {entry}")
+
+    def require_flow(self, pair: ModelPair, acceptance: Levels, multipliers: Levels) -> None:
+        """``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and lambda >= 0."""
+        self.require("f of the root misses 1", np.abs(acceptance[0] - 1))
+        for depth in range(1, pair.depth + 1):
+            scaled = (acceptance[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
+            self.require(f"a prefix acceptance probability is negative, level {depth},", -acceptance[depth])
+            what = f"a prefix acceptance probability exceeds p f of its parent, level {depth},"
+            self.require(what, acceptance[depth] - scaled, scaled)
+            self.require(f"a multiplier is negative, level {depth},", -multipliers[depth])
 
 
 def _legal(pair: ModelPair, ranks: RankTable) -> bool:
-    """Exact table with exact marginals."""
+    """Does an exact table have exact marginals?"""
     leaf_mass = pair.draft_paths[-1]
     rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
     columns = accumulate(ranks.bin, ranks.mass, len(ranks.edges) - 1)
@@ -287,9 +381,9 @@ def _exact_rows(leaf: npt.NDArray[np.int64], share: npt.NDArray[np.float64], lea
     units = np.array([int(Fraction(value) * scale) for value in share.tolist()], dtype=object)
     by_leaf = np.lexsort((-share, leaf))
     largest = by_leaf[np.flatnonzero(np.diff(leaf[by_leaf], prepend=-1))]
-    rest = np.full(leaf_mass.size, 0, dtype=object)
-    np.add.at(rest, leaf, units)
-    units[largest] += scale - rest[leaf[largest]]
+    used = np.full(leaf_mass.size, 0, dtype=object)
+    np.add.at(used, leaf, units)
+    units[largest] += scale - used[leaf[largest]]
     assert (units >= 0).all()
     return np.array([Fraction(int(u), scale) for u in units], dtype=object) * leaf_mass[leaf]
 
@@ -302,13 +396,9 @@ def _rounded(values: Array) -> Array:
     return np.array([Fraction(round(Fraction(v) * scale), scale) for v in values.tolist()], dtype=object)
 
 
-def _slack(excess: Array, size: Array) -> Array:
-    return excess - ABSOLUTE - RELATIVE * np.abs(size)
-
-
 def _shapes(pair: ModelPair, certificate: Certificate) -> None:
     sizes = [tree.level_size(pair.vocab_size, depth) for depth in range(pair.depth + 1)]
-    for name in ("selected", "budgets", "multipliers"):
+    for name in ("selected", "prefix_acceptance", "multipliers"):
         got = [level.shape for level in getattr(certificate, name)]
         if got != [(size,) for size in sizes]:
             raise errors.fail(f"certificate's {name}", got=f"levels of shape {got}", expected=f"sizes {sizes}")

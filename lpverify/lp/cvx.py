@@ -1,13 +1,13 @@
 r"""The same programs as cvxpy problems, to change in a notebook: add a constraint, replace the objective, solve again.
 
     from lpverify.lp import cvx
-    program = cvx.multi_path_program(pair, paths=2, bins=16)
+    program = cvx.multi_path_program(pair, num_paths=2, bins=16)
     program.solve()                                               # about the optimum
-    first = program.variables["budgets"][1]                       # f of the one-token prefixes
+    first = program.variables["prefix_acceptance"][1]             # f of the one-token prefixes
     program.with_constraints([first[0] <= 0.1]).solve()           # what if token 0 may pass at most 10% of the time?
 
-Everything is by level, like the tables of a pair: ``budgets[i]`` is f on the V^i prefixes of length i. Constraints are
-named and their ``dual_value`` is the multiplier. cvxpy is imported only when a program is built.
+Everything is by level, like the tables of a pair: ``prefix_acceptance[i]`` is f on the V^i prefixes of length i.
+Constraints are named and their ``dual_value`` is the multiplier. cvxpy is imported only when a program is built.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAX_TABLE = 1_000_000
 class CvxProgram:
     """A cvxpy problem with its parts by name.
 
-    ``variables["budgets"]`` is a tuple of one ``(V**i,)`` variable per level 0..L. The multi-path program adds
-    ``variables["ranks"]``, shape (leaves, bins), and ``variables["selected"]``, expressions for Q* by level.
+    ``variables["prefix_acceptance"]`` is a tuple of one ``(V**i,)`` variable per level 0..L. The multi-path program
+    adds ``variables["ranks"]``, shape (leaves, bins), and ``variables["selected"]``, expressions for Q* by level.
     ``constraints`` maps a name to one constraint or to a tuple with one per level.
     """
 
@@ -51,37 +51,49 @@ class CvxProgram:
     def with_constraints(self, extra: Sequence[Any]) -> CvxProgram:
         """The program with more constraints, on the same variables; they are kept under the name ``"extra"``."""
         problem = _cvxpy().Problem(self.problem.objective, [*self.problem.constraints, *extra])
-        kept = (*self.constraints.get("extra", ()), *extra)
-        return replace(self, problem=problem, constraints={**self.constraints, "extra": kept})
+        every = (*self.constraints.get("extra", ()), *extra)
+        return replace(self, problem=problem, constraints={**self.constraints, "extra": every})
 
 
 def single_path_program(pair: ModelPair) -> CvxProgram:
-    r"""One draft path (THEORY 1).
+    r"""One draft path (theory 1).
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,
                                  f(cx) <= p(x|c) f(c) ("target"),  f(c) <= Q(c) ("draft")
+
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> round(single_path_program(coin).solve(), 6)
+    1.65
     """
-    cvxpy = _cvxpy()
-    pair = pair.floats
-    budgets, constraints = _budgets(pair)
-    constraints["draft"] = tuple(f <= q for f, q in zip(budgets[1:], pair.draft_paths[1:], strict=True))
-    return _program(cvxpy.Maximize(_total(budgets)), {"budgets": budgets}, constraints)
+    return _program(pair.floats, pair.floats.draft_paths)
 
 
-def multi_path_program(pair: ModelPair, paths: int, bins: int | Sequence[float]) -> CvxProgram:
-    r"""K paths, rank-quantile formulation (THEORY 2.4): any bins give a policy, hence a lower bound on the optimum.
+def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[float]) -> CvxProgram:
+    r"""K paths, rank-quantile formulation (theory 2.4): any bins give a policy, hence a lower bound on the optimum.
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,  f(cx) <= p(x|c) f(c) ("target"),
                                  f(c) <= Q*(c) ("draft"),  Q*(c) = sum_x Q*(cx),  Q*(leaf) = sum_b phibar_b T(leaf, b),
                                  sum_b T(leaf, b) = Q(leaf) ("rows"),  T >= 0,
                                  sum_leaf T(leaf, b) = width_b ("columns")
 
-    ``bins`` is a number of bins, whose edges have equal ``phi`` (the smallest of K ranks is as likely in each), or the
-    edges from 0 to 1 themselves. Raises InputError for bad edges, SizeError beyond 10^6 table entries.
+    Args:
+        pair: target and draft tables; floats are used.
+        num_paths: K.
+        bins: a number of bins, whose edges have equal ``phi`` (the smallest of K ranks is as likely in each), or the
+            edges from 0 to 1.
+
+    Raises:
+        InputError: bad edges, or K < 1. SizeError: more than 10^6 table entries.
     """
     cvxpy = _cvxpy()
-    errors.integer("paths (K)", paths, least=1)
-    edges = _edges(paths, bins)
+    errors.integer("paths (K)", num_paths, least=1)
+    if isinstance(bins, int):
+        count = errors.integer("bins", bins, least=1)
+        edges = 1 - (1 - np.linspace(0, 1, count + 1)) ** (1 / num_paths)
+    else:
+        edges = np.asarray(bins, dtype=np.float64)
+        if edges.ndim != 1 or edges.size < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
+            raise errors.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
     pair = pair.floats
     leaf_mass, widths = pair.draft_paths[-1], np.diff(edges)
     if leaf_mass.size * widths.size > MAX_TABLE:
@@ -91,16 +103,14 @@ def multi_path_program(pair: ModelPair, paths: int, bins: int | Sequence[float])
             limit=f"{MAX_TABLE}",
             instead="use fewer bins or the rank-quantile solver (method 'quantile')",
         )
-    budgets, constraints = _budgets(pair)
     ranks = cvxpy.Variable((leaf_mass.size, widths.size), nonneg=True, name="ranks")
-    selected = [ranks @ phi_mean_slope(edges[:-1], widths, paths)]
+    selected = [ranks @ phi_mean_slope(edges[:-1], widths, num_paths)]
     for _ in range(pair.depth):
         selected.insert(0, cvxpy.sum(cvxpy.reshape(selected[0], (-1, pair.vocab_size), order="C"), axis=1))
-    constraints["draft"] = tuple(f <= m for f, m in zip(budgets[1:], selected[1:], strict=True))
-    constraints["rows"] = cvxpy.sum(ranks, axis=1) == leaf_mass
-    constraints["columns"] = cvxpy.sum(ranks, axis=0) == widths * leaf_mass.sum()  # float rows may miss a sum of 1
-    variables = {"budgets": budgets, "ranks": ranks, "selected": tuple(selected)}
-    return _program(cvxpy.Maximize(_total(budgets)), variables, constraints)
+    rows = cvxpy.sum(ranks, axis=1) == leaf_mass
+    columns = cvxpy.sum(ranks, axis=0) == widths * leaf_mass.sum()  # float rows may miss a sum of 1
+    more = {"ranks": ranks, "selected": tuple(selected)}
+    return _program(pair, selected, more, {"rows": rows, "columns": columns})
 
 
 def _cvxpy() -> Any:
@@ -108,32 +118,21 @@ def _cvxpy() -> Any:
     return import_module("cvxpy")
 
 
-def _budgets(pair: ModelPair) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _program(
+    pair: ModelPair, caps: Sequence[Any], variables: dict[str, Any] | None = None, more: dict[str, Any] | None = None
+) -> CvxProgram:
+    """maximise sum f with f <= ``caps`` by level, and ``more`` constraints on more ``variables``."""
     cvxpy = _cvxpy()
-    vocab_size = pair.vocab_size
-    budgets = tuple(cvxpy.Variable(vocab_size**i, nonneg=True, name=f"budgets[{i}]") for i in range(pair.depth + 1))
+    sizes = [pair.vocab_size**i for i in range(pair.depth + 1)]
+    acceptance = tuple(
+        cvxpy.Variable(size, nonneg=True, name=f"prefix_acceptance[{i}]") for i, size in enumerate(sizes)
+    )
     target = tuple(
         cvxpy.reshape(below, rows.shape, order="C") <= cvxpy.multiply(rows, cvxpy.reshape(f, (len(rows), 1), order="C"))
-        for f, below, rows in zip(budgets, budgets[1:], pair.target, strict=False)
+        for f, below, rows in zip(acceptance, acceptance[1:], pair.target, strict=False)
     )
-    return budgets, {"root": budgets[0] == 1, "target": target}
-
-
-def _total(budgets: Sequence[Any]) -> Any:
-    cvxpy = _cvxpy()
-    return cvxpy.sum(cvxpy.hstack(list(budgets)))
-
-
-def _program(objective: Any, variables: dict[str, Any], constraints: dict[str, Any]) -> CvxProgram:
+    draft = tuple(f <= cap for f, cap in zip(acceptance[1:], caps[1:], strict=True))
+    constraints = {"root": acceptance[0] == 1, "target": target, "draft": draft, **(more or {})}
     every = [c for part in constraints.values() for c in (part if isinstance(part, tuple) else (part,))]
-    return CvxProgram(_cvxpy().Problem(objective, every), variables, constraints)
-
-
-def _edges(paths: int, bins: int | Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if isinstance(bins, int):
-        count = errors.integer("bins", bins, least=1)
-        return 1 - (1 - np.linspace(0, 1, count + 1)) ** (1 / paths)
-    edges = np.asarray(bins, dtype=np.float64)
-    if edges.ndim != 1 or edges.size < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
-        raise errors.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
-    return edges
+    problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.hstack(list(acceptance)))), every)
+    return CvxProgram(problem, {"prefix_acceptance": acceptance, **(variables or {})}, constraints)

@@ -1,7 +1,8 @@
-r"""The plain rank-quantile program: all leaves, all bins, rebuilt and solved by HiGHS in every round (THEORY 2.4).
+r"""The rank-quantile program written down as one matrix, and its plain solution by HiGHS (theory 2.4).
 
-The same program as `lpverify.lp.quantile`, written down as one matrix. It is the readable version, the peer in the
-benchmark, and an independent solver in the tests; beyond a few thousand nodes use `lpverify.lp.quantile`.
+The same program as in `lpverify.lp.quantile`. `solve` gives every leaf every bin and rebuilds the program in every
+refinement step: the readable version, a peer in the benchmark, and an independent solver in the tests. Beyond a few
+thousand nodes use `lpverify.lp.quantile`.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
-from lpverify.core.results import Certificate, LpSolution, RankTable, Round
+from lpverify.core.results import LpSolution, RankTable, RefinementStep
 from lpverify.lp import certify, highs
-from lpverify.lp.bins import Vector
+from lpverify.lp.bins import IntVector, Vector
 from lpverify.lp.coverage import phi_mean_slope
-from lpverify.lp.single_path import flow_bounds, flow_matrix, split_levels
-from lpverify.numerics import Levels, down_the_tree
+from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, split_levels
+from lpverify.numerics import Levels
 
 MAX_ENTRIES = 400_000
 FIRST_BINS = 40
@@ -29,130 +29,120 @@ MAX_ROUNDS = 12
 
 def solve(
     pair: ModelPair,
-    paths: int,
+    num_paths: int,
     *,
     tolerance: float = 1e-8,
     time_limit: float | None = None,
-    progress: Callable[[Round], None] | None = None,
+    progress: Callable[[RefinementStep], None] | None = None,
 ) -> LpSolution:
     """The optimum by HiGHS's interior point without crossover; bins are cut where the heights of the leaves jump.
 
-    Bounds are certified. Status "stalled" when the solver's own precision (about 1e-7) keeps them further apart than
-    ``tolerance``. Raises SizeError when leaves x bins exceed `MAX_ENTRIES`.
+    Args:
+        pair: target and draft tables; floats are used.
+        num_paths: K.
+        tolerance: certified gap to stop at.
+        time_limit: seconds, looked at after every refinement step.
+        progress: called after every refinement step.
+
+    Returns:
+        The solution with its certificate. ``status`` is "stalled" when the solver's own precision (about 1e-7) keeps
+        the bounds further apart than ``tolerance``.
+
+    Raises:
+        InputError: K < 1. SizeError: leaves x bins exceed 400,000.
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", paths, least=1)
+    errors.integer("paths (K)", num_paths, least=1)
     pair = pair.floats
     leaves = pair.draft_paths[-1].size
     edges = np.linspace(0.0, 1.0, FIRST_BINS + 1)
-    lower, upper = -np.inf, np.inf
-    rounds: list[Round] = []
+    bounds = certify.Bounds(pair, num_paths)
+    steps: list[RefinementStep] = []
     status = ""
     while not status:
-        entries = leaves * (len(edges) - 1)
-        if entries > MAX_ENTRIES:
-            if rounds:
+        bins = len(edges) - 1
+        if leaves * bins > MAX_ENTRIES:
+            if steps:
                 status = "stalled"
                 break
             raise errors.too_large(
                 "dense rank-quantile program",
-                size=f"{entries:,} table entries",
+                size=f"{leaves * bins:,} table entries",
                 limit=f"{MAX_ENTRIES:,}",
                 instead="use the method quantile",
             )
-        point = highs.solve(program(pair, paths, edges), method="ipm", crossover=False)
-        table = point.x[2 * pair.nodes :] * np.repeat(pair.draft_paths[-1], len(edges) - 1)
-        ranks = certify.repair(pair, every_entry(leaves, edges, table))
-        multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
-        bound = certify.lower_bound(pair, ranks, paths)
-        if bound.value > lower:
-            lower, best = float(bound.value), (ranks, bound)
-        ceiling = float(certify.upper_bound(pair, multipliers, paths))
-        if ceiling < upper:
-            upper, best_multipliers = ceiling, multipliers
-        rounds.append(Round(len(edges) - 1, entries, lower, upper, time.perf_counter() - began))
+        leaf, column = np.repeat(np.arange(leaves), bins), np.tile(np.arange(bins), leaves)
+        point = highs.solve(program(pair, num_paths, edges, leaf, column), method="ipm", crossover=False)
+        bounds.see_ranks(RankTable(edges, leaf, column, point.x[2 * pair.nodes :] * pair.draft_paths[-1][leaf]))
+        bounds.see_multipliers(split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0))
+        steps.append(RefinementStep(bins, leaf.size, bounds.lower, bounds.upper, time.perf_counter() - began))
         if progress is not None:
-            progress(rounds[-1])
-        new_edges = with_jumps(pair, best_multipliers, edges, upper - lower)
-        if upper - lower <= tolerance:
+            progress(steps[-1])
+        new_edges = with_jumps(pair, bounds.multipliers, edges, bounds.gap)
+        if bounds.gap <= tolerance:
             status = "optimal"
         elif time_limit is not None and time.perf_counter() - began > time_limit:
             status = "time_limit"
-        elif len(rounds) == MAX_ROUNDS or len(new_edges) == len(edges):
+        elif len(steps) == MAX_ROUNDS or len(new_edges) == len(edges):
             status = "stalled"
         edges = new_edges
-    ranks, bound = best
-    return LpSolution(
-        value=lower,
-        lower_bound=lower,
-        upper_bound=max(lower, upper),
+    return certify.bounded(
+        bounds.lower,
+        bounds.upper,
         status=status,
         method="dense rank-quantile (HiGHS)",
-        seconds=time.perf_counter() - began,
-        certificate=Certificate(paths, ranks, bound.selected, bound.budgets, best_multipliers),
-        rounds=tuple(rounds),
+        began=began,
+        certificate=bounds.certificate(),
+        refinement_steps=tuple(steps),
     )
 
 
-def program(pair: ModelPair, paths: int, edges: Vector) -> highs.LinearProgram:
-    """Columns: f and M of every node below the root, then t(leaf, b) = T(leaf, b) / Q(leaf), leaf by leaf."""
-    nodes, bins = pair.nodes, len(edges) - 1
+def program(pair: ModelPair, num_paths: int, edges: Vector, leaf: IntVector, column: IntVector) -> highs.LinearProgram:
+    """The rank-quantile program on the table entries (leaf[e], column[e]).
+
+    Columns: f and M of every node below the root, then t = T(leaf, b) / Q(leaf) of every entry. Rows, in this order:
+    ``f(cx) - p f(c) <= p(x|root) [c = root]``; ``f - M <= 0``; ``M(c) - sum_x M(cx) = 0``, at a leaf ``M(leaf) - sum_b
+    phibar_b T(leaf, b) = 0``; ``sum_b t = 1``; ``sum_leaf Q t = width``.
+
+    Args:
+        pair: float tables.
+        num_paths: K.
+        edges: of the bins, (B+1,), from 0 to 1.
+        leaf, column: leaf and bin of every entry, (E,); every leaf needs one.
+    """
+    nodes, bins, entries = pair.nodes, len(edges) - 1, np.arange(leaf.size)
     mass = pair.draft_paths[-1]
-    leaves = mass.size
-    slopes = phi_mean_slope(edges[:-1], np.diff(edges), paths)
+    slopes = phi_mean_slope(edges[:-1], np.diff(edges), num_paths)
     identity = sparse.eye_array(nodes)
-    inner = nodes - leaves
-    carried = -slopes[None, :] * mass[:, None]
-    of_leaf = sparse.block_array([[sparse.csr_array((inner, leaves * bins))], [_rows_of(leaves, bins, carried)]])
-    share = _rows_of(leaves, bins, np.ones((leaves, bins)))
-    width = sparse.kron(mass[None, :], sparse.eye_array(bins))
+    at_leaf = (nodes - mass.size + leaf, entries)
+    of_leaf = sparse.coo_array((-slopes[column] * mass[leaf], at_leaf), shape=(nodes, leaf.size))
+    share = sparse.coo_array((np.ones(leaf.size), (leaf, entries)), shape=(mass.size, leaf.size))
+    width = sparse.coo_array((mass[leaf], (column, entries)), shape=(bins, leaf.size))
     matrix = sparse.block_array(
         [
-            [flow_matrix(pair), None, None],  # f(cx) - p f(c) <= p(x|root) [c = root]
-            [identity, -identity, None],  # f - M <= 0
-            [None, identity - _children(pair), of_leaf],  # M - sum of the children's M, or - sum_b phibar T, = 0
-            [None, None, share],  # sum_b t = 1
-            [None, None, width],  # sum_leaf Q t = width
+            [flow_matrix(pair), None, None],
+            [identity, -identity, None],
+            [None, identity - child_matrix(pair), of_leaf],
+            [None, None, share],
+            [None, None, width],
         ]
     )
-    upper = np.concatenate([flow_bounds(pair), np.zeros(2 * nodes), np.ones(leaves), np.diff(edges)])
-    lower = np.concatenate([np.full(2 * nodes, -np.inf), upper[2 * nodes :]])
-    columns = matrix.shape[1]
+    upper = np.concatenate([flow_bounds(pair), np.zeros(2 * nodes), np.ones(mass.size), np.diff(edges)])
     return highs.LinearProgram(
-        objective=np.concatenate([np.ones(nodes), np.zeros(columns - nodes)]),
+        objective=np.concatenate([np.ones(nodes), np.zeros(nodes + leaf.size)]),
         matrix=matrix,
-        row_lower=lower,
+        row_lower=np.concatenate([np.full(2 * nodes, -np.inf), upper[2 * nodes :]]),
         row_upper=upper,
-        lower=np.zeros(columns),
-        upper=np.full(columns, np.inf),
+        lower=np.zeros(2 * nodes + leaf.size),
+        upper=np.full(2 * nodes + leaf.size, np.inf),
     )
-
-
-def every_entry(leaves: int, edges: Vector, table: Vector) -> RankTable:
-    """A full table, leaf by leaf, as a RankTable."""
-    bins = len(edges) - 1
-    return RankTable(edges, np.repeat(np.arange(leaves), bins), np.tile(np.arange(bins), leaves), table)
 
 
 def with_jumps(pair: ModelPair, multipliers: Levels, edges: Vector, gap: float) -> Vector:
-    """The edges and every rank at which the height of the leaves falls by more than a share of the gap."""
-    height = down_the_tree(certify.path_prices(pair, multipliers))
-    order = np.argsort(-height, kind="stable")
-    falls = height[order][:-1] - height[order][1:] > max(gap, 1e-6)
+    """The edges and every rank at which the height of the leaves falls by more than ``gap``."""
+    heights = certify.leaf_heights(pair, multipliers)
+    order = np.argsort(-heights, kind="stable")
+    falls = -np.diff(heights[order]) > max(gap, 1e-6)
     steps = np.cumsum(pair.draft_paths[-1][order])[:-1][falls]
     merged = np.unique(np.concatenate([edges, steps[(steps > 0) & (steps < 1)]]))
     return np.asarray(merged[np.concatenate([[True], np.diff(merged[:-1]) > 1e-10, [True]])])
-
-
-def _children(pair: ModelPair) -> sparse.csr_array:
-    """Row c has ones at the children of c (none for a leaf)."""
-    inner = pair.nodes - pair.draft_paths[-1].size
-    below = np.arange(pair.vocab_size, pair.nodes)
-    start = np.concatenate([np.arange(inner + 1) * pair.vocab_size, np.full(pair.nodes - inner, below.size)])
-    return sparse.csr_array((np.ones(below.size), below, start), shape=(pair.nodes, pair.nodes))
-
-
-def _rows_of(leaves: int, bins: int, values: npt.NDArray[np.float64]) -> sparse.csr_array:
-    """Row i holds ``values[i]`` at the entries of leaf i."""
-    start = np.arange(leaves + 1) * bins
-    return sparse.csr_array((values.reshape(-1), np.arange(leaves * bins), start), shape=(leaves, leaves * bins))

@@ -9,10 +9,17 @@ Row = dict[int, Fraction]
 
 
 def solve_square(rows: Sequence[Row], right: Sequence[Fraction]) -> list[Fraction] | None:
-    """The solution x of ``sum_j rows[i][j] x_j = right[i]``, i, j < n, or None when the matrix is singular.
+    """Solve ``sum_j rows[i][j] x_j = right[i]``, i, j < n, by Gaussian elimination.
 
-    Gaussian elimination; the pivot is in a shortest row, there in the rarest column (Markowitz), which removes the
-    two-entry rows ``f(cx) = p f(c)`` of a prefix tree before anything fills in.
+    The pivot is in a shortest row, and there in the rarest column (Markowitz). This removes the two-entry rows
+    ``f(cx) = p f(c)`` of a prefix tree before anything fills in.
+
+    Args:
+        rows: nonzero entries by column, n of them.
+        right: right sides, (n,).
+
+    Returns:
+        x, (n,), or None when the matrix is singular.
 
     >>> solve_square([{0: Fraction(2), 1: Fraction(1)}, {0: Fraction(1)}], [Fraction(4), Fraction(1)])
     [Fraction(1, 1), Fraction(2, 1)]
@@ -52,6 +59,6 @@ def solve_square(rows: Sequence[Row], right: Sequence[Fraction]) -> list[Fractio
             values[i] -= factor * values[at]
     solution = [Fraction(0)] * size
     for at, column in reversed(pivots):
-        rest = sum((value * solution[j] for j, value in work[at].items() if j != column), start=Fraction(0))
-        solution[column] = (values[at] - rest) / work[at][column]
+        others = sum((value * solution[j] for j, value in work[at].items() if j != column), start=Fraction(0))
+        solution[column] = (values[at] - others) / work[at][column]
     return solution

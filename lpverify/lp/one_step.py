@@ -1,4 +1,4 @@
-r"""Draft depth 1: the multi-path optimum in closed form (THEORY 2.6).
+r"""Draft depth 1: the multi-path optimum in closed form (theory 2.6).
 
 At L = 1 an antichain is a set of tokens H, and the program
 
@@ -25,14 +25,20 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import LpSolution
+from lpverify.lp import certify
 from lpverify.lp.coverage import phi
 from lpverify.numerics import Array, divide, zeros
 
 
-def best_set(target: Array, draft: Array, paths: int) -> tuple[Any, npt.NDArray[np.int64]]:
+def best_set(target: Array, draft: Array, num_paths: int) -> tuple[Any, npt.NDArray[np.int64]]:
     """``min over H of [1 - p(H) + phi(q(H))]`` for one position, and the tokens of a minimising H.
 
-    ``target`` and ``draft`` have shape (V,), float64 or Fraction. The minimum is the optimal acceptance probability.
+    Args:
+        target, draft: rows p and q, (V,), float64 or Fraction.
+        num_paths: K.
+
+    Returns:
+        The minimum, which is the optimal acceptance probability, and the token ids of H.
 
     >>> value, tokens = best_set(np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1]), 2)
     >>> round(float(value), 12), tokens.tolist()
@@ -43,26 +49,24 @@ def best_set(target: Array, draft: Array, paths: int) -> tuple[Any, npt.NDArray[
     order = np.argsort(-ratio, kind="stable")
     start = zeros(1, target)
     inside = np.concatenate([start, np.cumsum(target[order])])
-    covered = phi(np.concatenate([start, np.cumsum(draft[order])]), paths)
+    covered = phi(np.concatenate([start, np.cumsum(draft[order])]), num_paths)
     values = 1 - inside + covered
     best = int(np.argmin(values))
     return values[best], order[:best]
 
 
-def solve(pair: ModelPair, paths: int) -> LpSolution:
-    """The optimum for L = 1, exact for a rational pair. Raises InputError for a deeper pair."""
-    start = time.perf_counter()
-    errors.integer("paths (K)", paths, least=1)
+def solve(pair: ModelPair, num_paths: int) -> LpSolution:
+    """The optimum for L = 1, exact for a rational pair.
+
+    Raises InputError for a deeper pair or K < 1.
+
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> round(solve(coin, 2).value, 12)
+    1.89
+    """
+    began = time.perf_counter()
+    errors.integer("paths (K)", num_paths, least=1)
     if pair.depth != 1:
         raise errors.fail("depth for the one-step closed form", got=pair.depth, expected="1")
-    value = 1 + best_set(pair.target[0][0], pair.draft[0][0], paths)[0]
-    return LpSolution(
-        value=float(value),
-        lower_bound=float(value),
-        upper_bound=float(value),
-        status="optimal",
-        method="one-step closed form",
-        seconds=time.perf_counter() - start,
-        exact=value if pair.rational else None,
-        exact_bounds=(value, value) if pair.rational else None,
-    )
+    value = 1 + best_set(pair.target[0][0], pair.draft[0][0], num_paths)[0]
+    return certify.bounded(value, value, status="optimal", method="one-step closed form", began=began)

@@ -1,8 +1,8 @@
-r"""One draft path: the linear program whose optimum is block verification (THEORY 1).
+r"""One draft path: the linear program whose optimum is block verification (theory 1).
 
-f(c) is the probability that the accepted prefix passes through c. Losslessness needs ``f(cx) <= p(x|c) f(c)`` (the
-extra token's law after a stop at c is proportional to ``p(x|c) f(c) - f(cx)``), one draft path needs ``f(c) <=
-Q(c)``:
+f(c) is the probability that the accepted prefix passes through c. Losslessness needs ``f(cx) <= p(x|c) f(c)`` (after
+a stop at c the next token has a distribution proportional to ``p(x|c) f(c) - f(cx)``); one draft path needs
+``f(c) <= Q(c)``:
 
     maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),  f(c) <= Q(c)
     minimise  1 + sum_x p(x|root) lambda(x) + sum_{c != root} Q(c) y(c)
@@ -27,55 +27,45 @@ from scipy import sparse
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
-from lpverify.core.results import Certificate, LpSolution, RankTable
+from lpverify.core.results import LpSolution, RankTable
 from lpverify.lp import certify, highs
-from lpverify.lp.coverage import capped_budgets
-from lpverify.numerics import Array, Levels, ones, total, zeros
+from lpverify.lp.coverage import prefix_acceptance
+from lpverify.numerics import Array, Levels, ones, zeros
 
 MAX_LP_NODES = 20_000
 """Largest tree that `solve_as_lp` takes; the closed form has no limit."""
 
 
 def solve(pair: ModelPair) -> LpSolution:
-    """The optimum in closed form, exact for a rational pair.
+    """The optimum in closed form, with its certificate; exact for a rational pair.
 
     >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> round(solve(pair).value, 12)
     1.6
     """
-    start = time.perf_counter()
-    budgets = capped_budgets(pair, pair.draft_paths)
-    multipliers = optimal_multipliers(pair, budgets)
-    lower, upper = total(budgets), certify.upper_bound(pair, multipliers, 1)
-    assert not pair.rational or lower == upper
-    return LpSolution(
-        value=float(lower),
-        lower_bound=float(lower),
-        upper_bound=max(float(lower), float(upper)),
-        status="optimal",
-        method="closed form",
-        seconds=time.perf_counter() - start,
-        certificate=Certificate(1, one_bin(pair), pair.draft_paths, budgets, multipliers),
-        exact=lower if pair.rational else None,
-        exact_bounds=(lower, upper) if pair.rational else None,
+    began = time.perf_counter()
+    acceptance = prefix_acceptance(pair.target, pair.draft_paths)
+    sums = zeros(acceptance[-1].size, pair.target[0])  # sum_x p(x|c) lambda(cx) of the nodes c of a level
+    multipliers = []
+    for depth in range(pair.depth, 0, -1):
+        target_binds = acceptance[depth] < pair.draft_paths[depth]
+        level = np.where(target_binds, 1 + sums, 0 * sums)
+        multipliers.append(level)
+        sums = (pair.target[depth - 1] * level.reshape(-1, pair.vocab_size)).sum(axis=1)
+    multipliers.append(zeros(1, pair.target[0]))
+    certificate, lower, upper = certify.certify(pair, one_bin(pair), tuple(multipliers[::-1]), 1)
+    assert not pair.rational or lower.value == upper
+    return certify.bounded(
+        lower.value, upper, status="optimal", method="closed form", began=began, certificate=certificate
     )
 
 
-def optimal_multipliers(pair: ModelPair, budgets: Levels) -> Levels:
-    """Optimal lambda for the ``budgets`` of the closed form, one array per level (0 at the root)."""
-    below = [zeros(budgets[-1].size, budgets[0])]  # sum_x p(x|c) lambda(cx) for the nodes of the current level
-    multipliers = []
-    for depth in range(pair.depth, 0, -1):
-        binds = budgets[depth] < pair.draft_paths[depth]
-        level = np.where(binds, 1 + below[-1], 0 * below[-1])
-        multipliers.append(level)
-        below.append((pair.target[depth - 1] * level.reshape(-1, pair.vocab_size)).sum(axis=1))
-    return (zeros(1, budgets[0]), *reversed(multipliers))
-
-
 def solve_as_lp(pair: ModelPair) -> LpSolution:
-    """The same optimum from the explicit program, by HiGHS; certified like the closed form."""
-    start = time.perf_counter()
+    """The same optimum from the explicit program, by HiGHS; certified like the closed form.
+
+    Raises SizeError beyond 20,000 nodes.
+    """
+    began = time.perf_counter()
     if pair.nodes > MAX_LP_NODES:
         raise errors.too_large(
             "single-path program",
@@ -97,27 +87,16 @@ def solve_as_lp(pair: ModelPair) -> LpSolution:
     )
     multipliers = split_levels(np.maximum(point.row_duals, 0.0), pair, 0.0)
     certificate, lower, upper = certify.certify(pair, one_bin(pair), multipliers, 1)
-    return LpSolution(
-        value=1 + point.objective,
-        lower_bound=lower.value,
-        upper_bound=max(upper, lower.value),
-        status=point.status,
-        method="HiGHS",
-        seconds=time.perf_counter() - start,
-        certificate=certificate,
+    return certify.bounded(
+        lower.value, upper, status=point.status, method="HiGHS", began=began, certificate=certificate
     )
 
 
 def one_bin(pair: ModelPair) -> RankTable:
-    """The rank table that selects a path blindly (one bin), the only one that matters for K = 1."""
-    like = pair.draft[0]
-    leaf_mass = pair.draft_paths[-1]
-    return RankTable(
-        edges=np.concatenate([zeros(1, like), ones(1, like)]),
-        leaf=np.arange(leaf_mass.size),
-        bin=np.zeros(leaf_mass.size, dtype=np.int64),
-        mass=leaf_mass,
-    )
+    """The rank table with one bin: it selects a path blindly, which is all there is to choose for K = 1."""
+    like, leaf_mass = pair.draft[0], pair.draft_paths[-1]
+    edges = np.concatenate([zeros(1, like), ones(1, like)])
+    return RankTable(edges, np.arange(leaf_mass.size), np.zeros(leaf_mass.size, dtype=np.int64), leaf_mass)
 
 
 def flow_matrix(pair: ModelPair) -> sparse.csr_array:
@@ -127,16 +106,21 @@ def flow_matrix(pair: ModelPair) -> sparse.csr_array:
     >>> flow_matrix(pair).toarray()[2:4].tolist()  # nodes "00" and "01", children of "0"
     [[-0.5, 0.0, 1.0, 0.0, 0.0, 0.0], [-0.5, 0.0, 0.0, 1.0, 0.0, 0.0]]
     """
-    vocab_size = pair.vocab_size
-    nodes = np.arange(pair.nodes)
-    below = nodes[vocab_size:]
-    parents = below // vocab_size - 1  # breadth-first numbers below the root: the children of n start at (n+1) V
-    target = np.concatenate([rows.reshape(-1) for rows in pair.target[1:]]) if pair.depth > 1 else np.zeros(0)
-    values = np.concatenate([np.ones(pair.nodes), -target])
-    places = np.concatenate([nodes, below]), np.concatenate([nodes, parents])
-    matrix = sparse.coo_array((values, places), shape=(pair.nodes, pair.nodes)).tocsr()
+    target = np.concatenate([rows.reshape(-1) for rows in pair.target])
+    matrix = sparse.csr_array(sparse.eye_array(pair.nodes) - child_matrix(pair).T.multiply(target[:, None]))
     matrix.eliminate_zeros()
     return matrix
+
+
+def child_matrix(pair: ModelPair) -> sparse.csr_array:
+    """Row c has ones at the children of c (none for a leaf), nodes below the root breadth-first, shape (nodes, nodes).
+
+    >>> child_matrix(ModelPair.from_levels([[[1.0]]] * 2, [[[1.0]]] * 2)).toarray().tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+    children = np.arange(pair.vocab_size, pair.nodes)
+    parents = children // pair.vocab_size - 1  # the children of node n start at (n+1) V
+    return sparse.csr_array((np.ones(children.size), (parents, children)), shape=(pair.nodes, pair.nodes))
 
 
 def flow_bounds(pair: ModelPair) -> npt.NDArray[np.float64]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from lpverify import errors
 from lpverify.core.problem import VerifyProblem
-from lpverify.core.results import LpSolution, Round
-from lpverify.lp import antichain, dense, one_step, quantile, rational, single_path, transport
+from lpverify.core.results import LpSolution, RefinementStep
+from lpverify.lp import dense, one_step, quantile, rational, reference, single_path
 
 METHODS = ("auto", "closed-form", "one-step", "quantile", "dense", "transport", "antichain", "cutting-planes")
 
@@ -21,7 +21,7 @@ def solve(
     tolerance: float = 1e-9,
     time_limit: float | None = None,
     exact: bool = False,
-    progress: Callable[[Round], None] | None = None,
+    progress: Callable[[RefinementStep], None] | None = None,
 ) -> LpSolution:
     """The optimal block efficiency of any lossless verifier with K i.i.d. draft paths, between certified bounds.
 
@@ -59,11 +59,11 @@ def solve(
     if method == "dense":
         solution = dense.solve(floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
     elif method == "transport":
-        solution = transport.solve(floats, paths)
+        solution = reference.solve_flow(floats, paths)
     elif method == "antichain":
-        solution = antichain.solve(floats, paths)
+        solution = reference.solve_antichains(floats, paths)
     elif method == "cutting-planes":
-        solution = antichain.solve_by_cuts(floats, paths)
+        solution = reference.solve_by_cuts(floats, paths)
     else:
         solution = quantile.solve(floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
     if exact:
@@ -74,7 +74,7 @@ def solve(
         solution = replace(
             proved,
             method=f"{solution.method}, then {proved.method}",
-            rounds=solution.rounds,
+            refinement_steps=solution.refinement_steps,
             seconds=time.perf_counter() - began,
         )
     return solution

@@ -1,0 +1,295 @@
+r"""Reference formulations of the multi-path program, for small trees and for teaching (theory 2.2, 2.3).
+
+Two formulations that share no code for the coverage of draft paths and must agree:
+
+* `solve_antichains`: the constraints of all antichains A below the root, written out.
+
+      maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),
+                                   f(A) <= phi(Q(A))  for every antichain A,   phi(s) = 1 - (1-s)^K
+
+  A subtree of depth i has a_i antichains, the empty one included: a_0 = 2, ``a_{i+1} = 1 + a_i^V``.
+  `solve_by_cuts` adds the violated ones only, found exactly by `coverage.hull`. It is correct at any size but needs
+  many rounds beyond some hundred nodes; use the rank-quantile solver (`lpverify.lp.quantile`) there.
+
+* `solve_flow`: a flow from every multiset m of K drafted leaves, of probability Pr(m), to the nodes where it may stop.
+
+      maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),
+                f(c) - sum_x f(cx) = sum_m flow(m, c)      for every node c below the root,
+                sum_{c covered by m, not the root} flow(m, c) <= Pr(m),     flow >= 0
+
+  The rest of Pr(m) stops at the root. By max-flow = min-cut a flow exists exactly when f meets all antichain
+  constraints. The number of variables grows like V^(L K).
+
+Reference: Thomas & Pal 2026 (arXiv 2602.16961).
+"""
+
+from __future__ import annotations
+
+import time
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from lpverify import errors
+from lpverify.core import prefix_tree as tree
+from lpverify.core.model_pair import ModelPair
+from lpverify.core.results import LpSolution, RefinementStep
+from lpverify.drafting import iid_paths
+from lpverify.lp import certify, highs
+from lpverify.lp.coverage import hull, phi, prefix_acceptance
+from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, split_levels
+from lpverify.numerics import Levels, total
+
+MAX_ANTICHAINS = 100_000
+MAX_CUT_NODES = 5_000
+MAX_FLOWS = 200_000
+"""Largest number of flow variables, counted as multisets x K x L."""
+
+CUTS_PER_ROUND = 200
+VIOLATION = 2e-10
+"""Cutting planes stop when no antichain is violated by more than this; the solver's own tolerance is 1e-10."""
+
+Ints = npt.NDArray[np.int64]
+
+
+def solve_antichains(pair: ModelPair, num_paths: int) -> LpSolution:
+    """The optimum with every antichain constraint written out, by HiGHS.
+
+    Args:
+        pair: target and draft tables; floats are used.
+        num_paths: K.
+
+    Returns:
+        The solution; ``details`` holds the number of ``antichains`` and ``prefix_acceptance``, f by level.
+
+    Raises:
+        InputError: K < 1. SizeError: more than 100,000 antichains.
+
+    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
+    >>> round(solve_antichains(coin, 2).value, 9), round(solve_flow(coin, 2).value, 9)
+    (1.89, 1.89)
+    """
+    began = time.perf_counter()
+    errors.integer("paths (K)", num_paths, least=1)
+    subtree, depth = 2, 1
+    while depth < pair.depth and subtree < MAX_ANTICHAINS:  # the exact number may have millions of digits
+        subtree, depth = 1 + subtree**pair.vocab_size, depth + 1
+    if subtree >= MAX_ANTICHAINS or subtree**pair.vocab_size > MAX_ANTICHAINS:
+        raise errors.too_large(
+            "antichain program",
+            size=f"the number of antichains for V = {pair.vocab_size}, L = {pair.depth}",
+            limit=f"{MAX_ANTICHAINS}",
+            instead="use the rank-quantile formulation (method 'quantile') or cutting planes",
+        )
+    pair = pair.floats
+    program = coverage_program(pair, antichains(pair.vocab_size, pair.depth), num_paths)
+    point = highs.solve(program, tolerance=1e-9)
+    multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
+    return certify.bounded(
+        1 + point.objective,
+        certify.upper_bound(pair, multipliers, num_paths),
+        status=point.status,
+        method="antichain program",
+        began=began,
+        details={
+            "antichains": program.matrix.shape[0] - pair.nodes,
+            "prefix_acceptance": split_levels(point.x, pair, 1.0),
+        },
+    )
+
+
+def antichains(vocab_size: int, depth: int) -> sparse.csr_array:
+    """All nonempty antichains below the root as 0-1 rows over the nodes (breadth-first), shape (antichains, nodes).
+
+    >>> antichains(2, 1).toarray().astype(int).tolist()
+    [[0, 1], [1, 0], [1, 1]]
+    """
+    levels = [np.array([[0], [1]], dtype=np.int8)]  # of the subtree of a leaf: the leaf is out or in
+    for height in range(depth):
+        # All combinations of one antichain per sibling subtree, level by level of the subtrees.
+        count = len(levels[0])
+        picks = np.unravel_index(np.arange(tree.level_size(count, vocab_size)), (count,) * vocab_size)
+        levels = [np.hstack([level[pick] for pick in picks]) for level in levels]
+        if height < depth - 1:  # or the parent of these siblings alone
+            parent_alone = np.arange(len(levels[0]) + 1)[:, None] == len(levels[0])
+            levels = [parent_alone, *(np.vstack([level, np.zeros((1, level.shape[1]), np.int8)]) for level in levels)]
+    return sparse.csr_array(np.hstack(levels)[1:].astype(np.float64))
+
+
+def coverage_program(pair: ModelPair, rows: sparse.csr_array, num_paths: int) -> highs.LinearProgram:
+    """The program over f (nodes below the root) with the antichains ``rows``; its first ``nodes`` rows are f <= p f."""
+    draft = np.concatenate(pair.draft_paths[1:])
+    return highs.LinearProgram(
+        objective=np.ones(pair.nodes),
+        matrix=sparse.vstack([flow_matrix(pair), rows], format="csr"),
+        row_lower=np.full(pair.nodes + rows.shape[0], -np.inf),
+        row_upper=np.concatenate([flow_bounds(pair), phi(rows @ draft, num_paths)]),
+        lower=np.zeros(pair.nodes),
+        upper=np.full(pair.nodes, np.inf),  # f <= 1 is implied; a bound here would take a share of the multipliers
+    )
+
+
+def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, max_rounds: int = 500) -> LpSolution:
+    """The optimum by cutting planes, with certified bounds in every round.
+
+    The multipliers of a round give an upper bound (`certify.upper_bound`); its f, lowered by the worst violation, a
+    lower bound.
+
+    Args:
+        pair: target and draft tables; floats are used.
+        num_paths: K.
+        tolerance: gap between the bounds to stop at.
+        max_rounds: rounds after which ``status`` is "stalled".
+
+    Returns:
+        The solution; ``details`` holds the ``multipliers`` of the upper bound by level.
+
+    Raises:
+        InputError: K < 1. SizeError: more than 5,000 nodes.
+    """
+    began = time.perf_counter()
+    errors.integer("paths (K)", num_paths, least=1)
+    if pair.nodes > MAX_CUT_NODES:
+        raise errors.too_large(
+            "cutting planes",
+            size=f"{pair.nodes} nodes",
+            limit=f"{MAX_CUT_NODES}",
+            instead="use the rank-quantile formulation (method 'quantile')",
+        )
+    pair = pair.floats
+    rows = sparse.csr_array(sparse.eye_array(pair.nodes))  # single nodes: the node relaxation
+    model = highs.Model(coverage_program(pair, rows, num_paths), tolerance=1e-10)
+    draft = np.concatenate(pair.draft_paths[1:])
+    lower, upper = 1.0, np.inf
+    history: list[RefinementStep] = []
+    best = split_levels(np.zeros(pair.nodes), pair, 0.0)
+    status = "stalled"
+    for _ in range(max_rounds):
+        point = model.solve()
+        acceptance = split_levels(point.x, pair, 1.0)
+        multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
+        proved = float(certify.upper_bound(pair, multipliers, num_paths))
+        if proved < upper:
+            upper, best = proved, multipliers
+        cuts, violation = violated(pair, acceptance, num_paths)
+        lower = max(lower, float(total(lowered(pair, acceptance, violation))))
+        history.append(RefinementStep(0, point.row_duals.size, lower, upper, time.perf_counter() - began))
+        if upper - lower <= tolerance or violation <= VIOLATION:
+            status = "optimal" if upper - lower <= tolerance else "stalled"
+            break
+        model.add_rows(cuts, np.full(cuts.shape[0], -np.inf), phi(cuts @ draft, num_paths))
+    return certify.bounded(
+        lower,
+        upper,
+        status=status,
+        method="cutting planes",
+        began=began,
+        refinement_steps=tuple(history),
+        details={"multipliers": best},
+    )
+
+
+def violated(pair: ModelPair, acceptance: Levels, num_paths: int) -> tuple[sparse.csr_array, float]:
+    """The most violated antichains among the hull's vertices as rows over the nodes, and the worst violation."""
+    vertices = hull(pair.draft_paths, acceptance)
+    excess = vertices.height - phi(vertices.mass, num_paths)
+    chosen = np.argsort(-excess)[:CUTS_PER_ROUND]
+    masks = [np.concatenate(vertices.antichain(int(k))[1:]) for k in chosen[excess[chosen] > 0]]
+    rows = sparse.csr_array(np.array(masks, dtype=np.float64).reshape(len(masks), pair.nodes))
+    return rows, float(excess.max())
+
+
+def lowered(pair: ModelPair, acceptance: Levels, violation: object) -> Levels:
+    """A feasible point near f: ``violation`` off every node is at least that off every antichain; keeps f <= p f."""
+    return prefix_acceptance(pair.target, [np.maximum(level - violation, 0 * level) for level in acceptance])
+
+
+def solve_flow(pair: ModelPair, num_paths: int) -> LpSolution:
+    """The optimum of the flow program, by HiGHS.
+
+    Args:
+        pair: target and draft tables; floats are used.
+        num_paths: K.
+
+    Returns:
+        The solution; ``details`` holds the number of ``drafts`` and ``prefix_acceptance``, f by level.
+
+    Raises:
+        InputError: K < 1. SizeError: more than 200,000 flow variables.
+    """
+    began = time.perf_counter()
+    errors.integer("paths (K)", num_paths, least=1)
+    leaves = tree.level_size(pair.vocab_size, pair.depth)
+    flows = comb(leaves + num_paths - 1, num_paths) * num_paths * pair.depth
+    if flows > MAX_FLOWS:
+        raise errors.too_large(
+            "transport program",
+            size=f"{flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, K = {num_paths}",
+            limit=f"{MAX_FLOWS}",
+            instead="use the rank-quantile formulation (method 'quantile')",
+        )
+    pair = pair.floats
+    drafts, probability = iid_paths.draws(pair.draft_paths[-1], num_paths, ordered=False)
+    draft, node = covered_nodes(drafts, pair.vocab_size, pair.depth)
+    point = highs.solve(flow_program(pair, probability, draft, node), tolerance=1e-9)
+    multipliers = monotone_multipliers(pair, point.row_duals)
+    return certify.bounded(
+        1 + point.objective,
+        certify.upper_bound(pair, multipliers, num_paths),
+        status=point.status,
+        method="transport program",
+        began=began,
+        details={"drafts": len(probability), "prefix_acceptance": split_levels(point.x[: pair.nodes], pair, 1.0)},
+    )
+
+
+def covered_nodes(drafts: Ints, vocab_size: int, depth: int) -> tuple[Ints, Ints]:
+    """All pairs (draft, node below the root on one of its paths), nodes breadth-first, for leaves ``drafts`` (M, K).
+
+    >>> [part.tolist() for part in covered_nodes(np.array([[0, 1], [3, 3]]), 2, 2)]  # "00" with "01"; "11" twice
+    [[0, 0, 0, 1, 1], [0, 2, 3, 1, 5]]
+    """
+    nodes = [
+        tree.node_count(vocab_size, level - 1) + drafts // vocab_size ** (depth - level)
+        for level in range(1, depth + 1)
+    ]
+    covered = np.concatenate(nodes, axis=1)
+    draft = np.repeat(np.arange(len(drafts)), covered.shape[1])
+    pairs = np.unique(np.stack([draft, covered.reshape(-1)]), axis=1)
+    return pairs[0], pairs[1]
+
+
+def flow_program(pair: ModelPair, probability: npt.NDArray[np.float64], draft: Ints, node: Ints) -> highs.LinearProgram:
+    """Columns: f, then one flow per (draft, node). Rows: f <= p f, flow into each node, supply of each draft."""
+    flows, drafts, nodes = len(draft), len(probability), pair.nodes
+    stops = sparse.eye_array(nodes) - child_matrix(pair)
+    into = sparse.coo_array((np.ones(flows), (node, np.arange(flows))), shape=(nodes, flows))
+    supply = sparse.coo_array((np.ones(flows), (draft, np.arange(flows))), shape=(drafts, flows))
+    zero = np.zeros(nodes)
+    return highs.LinearProgram(
+        objective=np.concatenate([np.ones(nodes), np.zeros(flows)]),
+        matrix=sparse.block_array([[flow_matrix(pair), None], [stops, -into], [None, supply]], format="csr"),
+        row_lower=np.concatenate([np.full(nodes, -np.inf), zero, np.full(drafts, -np.inf)]),
+        row_upper=np.concatenate([flow_bounds(pair), zero, probability]),
+        lower=np.zeros(nodes + flows),
+        upper=np.full(nodes + flows, np.inf),
+    )
+
+
+def monotone_multipliers(pair: ModelPair, duals: npt.NDArray[np.float64]) -> Levels:
+    """Multipliers lambda of f <= p f for `certify.upper_bound`, from the row duals of the flow program.
+
+    Dual feasibility is ``lambda(c) + w(c) - w(parent) - sum_x p(x|c) lambda(cx) >= 1``, w the price of flow into a
+    node (0 at the root), so y(c) = w(c) - w(parent). A draft pays the dearest node it covers. Hence w may be replaced
+    by its maximum W along the path from the root, which makes y >= 0; adding the parent's W - w to lambda keeps
+    feasibility and value.
+    """
+    price = split_levels(duals[pair.nodes : 2 * pair.nodes], pair, 0.0)
+    multipliers = split_levels(np.maximum(duals[: pair.nodes], 0.0), pair, 0.0)
+    highest, raised = [price[0]], [multipliers[0]]
+    for depth in range(1, pair.depth + 1):
+        raised.append(multipliers[depth] + np.repeat(highest[-1] - price[depth - 1], pair.vocab_size))
+        highest.append(np.maximum(price[depth], np.repeat(highest[-1], pair.vocab_size)))
+    return tuple(raised)
