@@ -55,16 +55,15 @@ def run_settings(pair: OpenPair, options: argparse.Namespace) -> renewal.RunSett
 def measure_prompt(pair: OpenPair, prompt: Prompt, number: int, options: argparse.Namespace) -> Line:
     """All three parts on one prompt."""
     sampling = Sampling(options.temperature)
-    tokens = tuple(pair.tokenizer.encode(prompt.text, chat=options.chat))
-    request = engine.Request(tokens, prompt.key)
+    [request] = pair.requests([prompt], chat=options.chat)
     names = options.algorithms
     checked = {name: verifier(name) for name in names}
     whole = run_settings(pair, options)
-    shape = (whole.paths, whole.depths, options.contexts, whole.stride, sampling, whole.seed, whole.eos)
+    shape = (whole.num_paths, whole.depths, options.contexts, whole.stride, sampling, whole.seed, whole.eos)
     found = bound.measure(pair.models, checked, request, bound.BoundSettings(*shape))
     runs = renewal.measure(pair.models, checked, request, whole)
-    length = len(tokens) + options.new_tokens // 2
-    context = costs.contexts(pair.models, [(tokens, prompt.key)], 1, length, max(options.depths), sampling)
+    length = len(request.tokens) + options.new_tokens // 2
+    context = costs.typical_contexts(pair.models, [request], 1, length, max(options.depths), sampling)
     parts = costs.measure(pair.models, context, names, options.paths, options.depths, sampling)
     decoded = []
     grid = [(name, k, n) for name in names for k in paths_of(name, options.paths) for n in options.depths]

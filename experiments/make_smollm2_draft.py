@@ -30,7 +30,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from lpverify.decode.overlap import token_acceptance
+from experiments.token_acceptance import token_acceptance
 from lpverify.decode.sampling import Sampling
 from lpverify.decode.smollm2 import LEFT_OUT, distilled_folder, leave_out, load_smollm2, save
 

@@ -42,7 +42,7 @@ def extract(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from lpverify.decode.run import versions
     from lpverify.decode.sampling import Sampling
     from lpverify.studies.extract import Settings
-    from lpverify.studies.extract_folder import describe, extract_folder
+    from lpverify.studies.extract_folder import extract_folder
     from lpverify.studies.session import open_pair
 
     [(label, texts)] = prompt_sets([options.prompts]).items()
@@ -53,7 +53,7 @@ def extract(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         opened, keyed(texts[: options.limit]), settings, folder, chat=options.chat, versions=versions()
     )
     print(f"{made.written} problems written, {made.found} found", flush=True)
-    described = describe(opened, settings, options.chat)
+    described = opened.describe(settings, chat=options.chat)
     return described | {"prompts": label, "contexts": options.contexts, "versions": versions()}
 
 

@@ -33,7 +33,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lpverify.decode.overlap import token_acceptance
+from experiments.token_acceptance import token_acceptance
 from lpverify.decode.sampling import Sampling
 
 VOCAB, CONTEXT, SHORT = 1024, 1024, 256

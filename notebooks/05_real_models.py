@@ -41,7 +41,7 @@ PROMPTS = [
 # text says nothing about which verifier needs fewer.)
 
 # %%
-stats, texts = pair.decode(PROMPTS[:1], ["pbv", "bv"], paths=4, depth=8, max_new_tokens=48, seed=1)
+stats, texts = pair.decode(PROMPTS[:1], ["pbv", "bv"], num_paths=4, depth=8, max_new_tokens=48, seed=1)
 print(PROMPTS[0] + texts[0])
 print({run.algorithm: f"{run.committed_tokens} tokens in {run.rounds} calls" for run in stats})
 
@@ -54,7 +54,7 @@ print({run.algorithm: f"{run.committed_tokens} tokens in {run.rounds} calls" for
 
 # %%
 def table(temperature: float = 1.0, paths: int = 4, algorithms: tuple[str, ...] = ("bv", "gbv", "pbv")) -> pd.DataFrame:
-    stats, _ = pair.decode(PROMPTS, algorithms, paths=paths, depth=8, temperature=temperature, max_new_tokens=32)
+    stats, _ = pair.decode(PROMPTS, algorithms, num_paths=paths, depth=8, temperature=temperature, max_new_tokens=32)
     rows = [
         {
             "algorithm": run.algorithm,
@@ -98,7 +98,7 @@ _ = interact(
 
 # %%
 cells = {
-    temperature: pair.bound(PROMPTS, ["bv", "gbv", "pbv"], paths=[3], temperature=temperature, contexts=3)[0]
+    temperature: pair.bound(PROMPTS, ["bv", "gbv", "pbv"], num_paths=[3], temperature=temperature, contexts=3)[0]
     for temperature in (0.2, 0.6, 1.0)
 }
 fig, ax = plt.subplots(figsize=(7, 4), layout="constrained")

@@ -51,7 +51,8 @@ PROMPTS = [
 # on the same texts; each is below the bound on every single text.
 
 # %%
-cells = pair.bound(PROMPTS, ["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"], paths=[1, 2, 4], depths=[8], contexts=3)
+algorithms = ["bv", "gbv", "tgbv", "pbv", "ebv", "traversal"]
+cells = pair.bound(PROMPTS, algorithms, num_paths=[1, 2, 4], depths=[8], contexts=3)
 rows = [
     {"K": cell["paths"], "name": "upper bound", "tokens": cell["upper_bound"], "se": cell["upper_bound_se"]}
     for cell in cells
@@ -95,7 +96,7 @@ pd.DataFrame(last).T[["block_efficiency", "se", "on_path", "on_path_se"]].astype
 # the model's own conditional laws. Tokens that the draft never proposes share one slot.
 
 # %%
-problems = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=2, paths=3)
+problems = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=2, num_paths=3)
 problem = problems[0]
 print(problem.description)
 print(f"{len(problems)} problems; this one has {problem.pair.nodes} nodes, V = {problem.pair.vocab_size}")
@@ -122,7 +123,7 @@ gaps[names].agg(["mean", "sem", "max"]).T.sort_values("mean").round(2)
 
 # %%
 def gap(temperature: float = 1.0) -> None:
-    found = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=1, paths=3, temperature=temperature)
+    found = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=1, num_paths=3, temperature=temperature)
     frames = [lv.compare(each, algorithms=["bv", "gbv", "pbv"], max_drafts=1) for each in found]
     print(pd.concat(frames).groupby("name", sort=False)[["block_efficiency", "relative_gap"]].mean().astype(float))
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from lpverify.core.draft_tree import DraftTree
+from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem, load_problem
 from lpverify.decode.engine import Generation, Request, Settings, generate
-from lpverify.decode.models import Pair, pair
-from lpverify.decode.table import TableModel, rooted_pair
+from lpverify.decode.models import Pair
+from lpverify.decode.table import TableModel
 from lpverify.exact.evaluate import evaluate
 from lpverify.verifiers import StopDistribution, Verifier
 
@@ -33,7 +34,24 @@ def tables(name: str) -> Pair:
 def table_pair(target: Sequence[Any], draft: Sequence[Any]) -> Pair:
     """Target and draft from one (V^i, V) array-like per level each."""
     models = [TableModel.from_levels([np.array(level) for level in levels]) for levels in (target, draft)]
-    return pair(*models)
+    return Pair.checked(*models)
+
+
+def rooted(model: TableModel, state: int, depth: int) -> list[np.ndarray]:
+    """The levels (V^i, V), i < ``depth``, of the model's conditional distributions from one of its states on."""
+    states = np.array([state])
+    step, rows = model.step.cpu().numpy(), np.exp(model.log_rows.cpu().numpy())
+    levels = []
+    for _ in range(depth):
+        levels.append(rows[states] / rows[states].sum(axis=1, keepdims=True))
+        states = step[states].reshape(-1)
+    return levels
+
+
+def rooted_pair(target: TableModel, draft: TableModel, states: tuple[int, int], depth: int) -> ModelPair:
+    """The problem that one decoding round solves if it begins at these states."""
+    levels = rooted(target, states[0], depth + 1)
+    return ModelPair.from_levels(levels[:depth], rooted(draft, states[1], depth), bonus=levels[depth])
 
 
 def memoized(verifier: Verifier) -> Verifier:
@@ -49,14 +67,14 @@ def memoized(verifier: Verifier) -> Verifier:
     return replace(verifier, stop_distribution=law)
 
 
-def target_law(model: TableModel, length: int) -> np.ndarray:
+def text_distribution(model: TableModel, length: int) -> np.ndarray:
     """Probability of every text of ``length`` tokens, lexicographic."""
-    step, laws = model.step.tolist(), model.laws.exp().tolist()
+    step, rows = model.step.tolist(), model.log_rows.exp().tolist()
     masses = []
     for text in product(range(model.vocab_size), repeat=length):
         state, factors = 0, []
         for token in text:
-            factors.append(laws[state][token])
+            factors.append(rows[state][token])
             state = step[state][token]
         masses.append(prod(factors))
     return np.array(masses)
@@ -88,7 +106,7 @@ def assert_matches_exact_evaluation(
         problem = VerifyProblem(rooted_pair(target, draft, states, depth), paths)
         return float(evaluate(problem, verifier.name).block_efficiency)
 
-    settings = Settings(paths=paths, depth=depth, max_new_tokens=tokens, seed=seed)
+    settings = Settings(num_paths=paths, depth=depth, max_new_tokens=tokens, seed=seed)
     engine_verifier = memoized(verifier)
     texts: Counter[tuple[int, ...]] = Counter()
     surplus, smooth, rounds = [], [], 0
@@ -105,7 +123,7 @@ def assert_matches_exact_evaluation(
                 smooth.append(float(record.expected_committed) - expected)
             done += record.committed
         assert done == len(result.tokens) == tokens
-    law = target_law(target, tokens)
+    law = text_distribution(target, tokens)
     counts = np.array([texts[text] for text in product(range(target.vocab_size), repeat=tokens)]) / requests
     distance = np.abs(counts - law).sum() / 2
     bound = np.sqrt(law * (1 - law) / requests).sum() / 2 + sqrt(log(1 / FALSE_ALARM) / (2 * requests))

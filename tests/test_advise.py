@@ -445,6 +445,7 @@ def test_measured_times_are_of_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_context_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from lpverify.decode import table
+    from lpverify.decode.engine import Request
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
     from lpverify.studies import costs
@@ -452,9 +453,9 @@ def test_a_context_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch)
     model, _ = table.load("markov-3", "target", costs.torch.device("cpu"))
     monkeypatch.setattr(table.TableModel, "limit", 20, raising=False)
     object.__setattr__(model, "limit", 20)
-    with pytest.raises(InputError, match="a context of 16 tokens and 4 drafted ones, expected at most 20 in all"):
-        costs.contexts(Pair(model, model), [((0, 1), "a")], 1, 16, 4, Sampling())
-    [short, other] = costs.contexts(Pair(model, model), [((0, 1), "a")], 2, 15, 4, Sampling())
+    with pytest.raises(InputError, match="16 prompt . 1 new . 4 drafted tokens, expected at most 20 in all"):
+        costs.typical_contexts(Pair(model, model), [Request((0, 1), "a")], 1, 16, 4, Sampling())
+    [short, other] = costs.typical_contexts(Pair(model, model), [Request((0, 1), "a")], 2, 15, 4, Sampling())
     assert len(short) == len(other) == 15
     assert short[:2] == other[:2] == (0, 1)
     assert short != other

@@ -27,7 +27,7 @@ from bound_cases import (  # noqa: E402
     text_values,
     verifiers,
 )
-from decode_cases import memoized, table_pair  # noqa: E402
+from decode_cases import memoized, rooted_pair, table_pair  # noqa: E402
 from lp_cases import REFERENCE, iid_pair, random_pair, reference_pair  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
@@ -37,17 +37,13 @@ from lpverify.core.model_pair import ModelPair  # noqa: E402
 from lpverify.decode.baselines import autoregressive  # noqa: E402
 from lpverify.decode.engine import Request, Settings  # noqa: E402
 from lpverify.decode.load import load_model  # noqa: E402
-from lpverify.decode.metrics import Stopwatch  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
-from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
-from lpverify.decode.table import TableModel, rooted_pair  # noqa: E402
+from lpverify.decode.table import TableModel  # noqa: E402
 from lpverify.drafting import iid_paths as drafts  # noqa: E402
-from lpverify.studies import bound  # noqa: E402
-from lpverify.studies import teacher_forced as on_path  # noqa: E402
+from lpverify.studies import bound, teacher_forced  # noqa: E402
 from lpverify.studies.bound import BoundSettings, measure, on_tree, summarize  # noqa: E402
-from lpverify.studies.contexts import contexts  # noqa: E402
-from lpverify.studies.text import Text  # noqa: E402
+from lpverify.studies.text import Text, contexts  # noqa: E402
 from lpverify.verifiers import VERIFIERS, Verifier  # noqa: E402
 from lpverify.verifiers.rank_measure import mean_density  # noqa: E402
 
@@ -132,8 +128,8 @@ def tree_sums(pair: ModelPair, paths: int, names: tuple[str, ...]) -> dict[tuple
     sums: dict[tuple[str, int, int], float] = {}
     for draft in drafts.ordered_drafts(pair, paths):
         cells = on_tree(DraftTree.from_pair(pair, draft.paths), verifiers(names), settings)
-        for shape, cell in zip(bound.shapes(settings), cells, strict=True):
-            for name, value in {**cell.block_efficiency, "nodes": cell.nodes}.items():
+        for shape, cell in zip(settings.shapes, cells, strict=True):
+            for name, value in {**cell[1], "nodes": cell[0]}.items():
                 sums[name, *shape] = sums.get((name, *shape), 0.0) + draft.probability * value
     return sums
 
@@ -158,18 +154,18 @@ def test_relaxation_for_another_number_of_paths_is_caught(monkeypatch: pytest.Mo
     def one_path_more(low: Any, high: Any, paths: int) -> Any:
         return mean_density(low, high, paths + 1)
 
-    monkeypatch.setattr(on_path, "mean_density", one_path_more)
+    monkeypatch.setattr(teacher_forced, "mean_density", one_path_more)
     with pytest.raises(AssertionError, match="upper bound K = 2"):
         assert_text_is_unbiased(pair, (2,))
 
 
 def test_forgotten_weights_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = on_path.TextRows._capped
+    def forgetful(self: Any, steps: Any, log_cap: Any) -> Any:
+        """f(cx) = f(c) min(p, M(cx) / M(c)), as if the weight w = f / M were 1 at every node."""
+        ratio = np.diff(log_cap, axis=1, prepend=0.0) - np.log(self._p[steps])
+        return self._after_start(np.cumsum(np.minimum(ratio, 0.0), axis=1))
 
-    def forgetful(self: Any, starts: Any, caps: Any, *, forget: bool = False) -> Any:
-        return original(self, starts, caps, forget=True)
-
-    monkeypatch.setattr(on_path.TextRows, "_capped", forgetful)
+    monkeypatch.setattr(teacher_forced.TextRows, "_running_minimum", forgetful)
     with pytest.raises(AssertionError, match="K = 2 L = 2"):
         assert_text_is_unbiased(random_pair(2, 2, 0), (2,), ["bv"])
 
@@ -224,8 +220,8 @@ def test_tree_estimate_on_a_large_tree() -> None:
         leaves = rng.choice(21**3, size=2, p=LARGE.draft_paths[-1] / LARGE.draft_paths[-1].sum())
         paths = np.stack([leaves // 441, leaves // 21 % 21, leaves % 21], axis=1)
         cells = on_tree(DraftTree.from_pair(LARGE, paths), verifiers(names), settings)
-        for shape, cell in zip(bound.shapes(settings), cells, strict=True):
-            for name, value in cell.block_efficiency.items():
+        for shape, cell in zip(settings.shapes, cells, strict=True):
+            for name, value in cell[1].items():
                 values.setdefault((name, *shape), []).append(value)
     assert_means(values, lambda *key: exact(LARGE, *key))
 
@@ -283,8 +279,8 @@ def test_measured_on_reference_trees_at_length(path: Any) -> None:
 # --- texts
 
 
-def begun(pair: Pair, prompt: tuple[int, ...]) -> Text:
-    return Text(pair, Request(prompt, "a"), Sampling(), Keys(0, "a"), Stopwatch(pair.target.device))
+def written(pair: Pair, prompt: tuple[int, ...]) -> Text:
+    return Text(pair, Request(prompt, "a"), Sampling(), 0)
 
 
 @cache
@@ -298,10 +294,10 @@ def test_text_is_that_of_the_target_alone_and_trees_leave_no_trace() -> None:
     pair, prompt = tiny()
     request = Request(prompt, "a")
     with torch.inference_mode():
-        text = begun(pair, prompt)
+        text = written(pair, prompt)
         for length in (0, 5, 10):
             text.grow(length)
-            view = text.tree(paths=3, depth=4)
+            view = text.tree(num_paths=3, depth=4)
         text.grow(14)
         target, draft = text.rows()
     settings = Settings(depth=1, max_new_tokens=14)
@@ -312,9 +308,9 @@ def test_text_is_that_of_the_target_alone_and_trees_leave_no_trace() -> None:
             logits = model.module(input_ids=whole).logits[0, len(prompt) - 1 : -1]  # type: ignore[attr-defined]
         assert torch.allclose(rows, probabilities(logits, Sampling()), atol=1e-5)
     with torch.inference_mode():
-        again = begun(pair, prompt)
+        again = written(pair, prompt)
         again.grow(10)
-        other = again.tree(paths=3, depth=4)
+        other = again.tree(num_paths=3, depth=4)
     assert (view.paths == other.paths).all()
     assert torch.allclose(view.target, other.target, atol=1e-6)  # type: ignore[arg-type]
 
@@ -369,7 +365,7 @@ def test_summary_is_of_totals_with_errors_over_prompts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"paths": ()}, r"paths \(K\): got none"),
+        ({"num_paths": ()}, r"paths \(K\): got none"),
         ({"depths": (4, 0)}, r"depth \(L\): got 0"),
         ({"contexts": 0}, "contexts: got 0"),
         ({"stride": 0}, "stride: got 0"),
@@ -388,8 +384,8 @@ def test_context_that_does_not_fit_is_refused() -> None:
 
 
 def test_what_has_a_closed_form() -> None:
-    assert [name for name in NAMES if on_path.has_closed_form(verifiers([name])[name])] == list(CLOSED)
-    assert not on_path.has_closed_form(Verifier("mine", lambda view: verifiers(["bv"])["bv"](view)))
+    assert [name for name in NAMES if verifiers([name])[name].closed_form is not None] == list(CLOSED)
+    assert Verifier("mine", lambda view: verifiers(["bv"])["bv"](view)).closed_form is None
 
 
 @pytest.mark.parametrize("size", [30, 70, 1100])
@@ -399,9 +395,9 @@ def test_tensors_give_what_arrays_give(size: int) -> None:
     target, draft = (rng.dirichlet(np.full(size, 0.3), 12) for _ in range(2))
     tokens = [int(rng.choice(size, p=row)) for row in target]
     starts = np.array([0, 3, 8])
-    arrays = on_path.TextRows(tokens, target, draft)
-    tensors = on_path.TextRows(tokens, torch.tensor(target), torch.tensor(draft))  # type: ignore[arg-type]
+    arrays = teacher_forced.TextRows(tokens, target, draft)
+    tensors = teacher_forced.TextRows(tokens, torch.tensor(target), torch.tensor(draft))  # type: ignore[arg-type]
     for name, algorithm in verifiers(CLOSED).items():
-        one, other = (rows.budgets(algorithm, starts, 4, 3) for rows in (arrays, tensors))
+        one, other = (rows.acceptance(algorithm, starts, 4, 3) for rows in (arrays, tensors))
         assert np.allclose(one, other, rtol=0, atol=1e-13), name
     assert (arrays.relaxation(starts, 4, 3) == tensors.relaxation(starts, 4, 3)).all()

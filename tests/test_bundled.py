@@ -17,9 +17,10 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from experiments.token_acceptance import token_acceptance  # noqa: E402
 from lpverify.decode import smollm2 as _smollm2  # noqa: E402
-from lpverify.decode.bundled_pair import FOLDER, ROLES, load_tiny  # noqa: E402
-from lpverify.decode.overlap import token_acceptance  # noqa: E402
+from lpverify.decode.load import FOLDER, load_tiny  # noqa: E402
+from lpverify.decode.models import ROLES  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
 from lpverify.decode.smollm2 import LEFT_OUT, cache_folder, gguf_file, leave_out, load_smollm2, save  # noqa: E402
 from lpverify.errors import InputError  # noqa: E402

@@ -25,8 +25,9 @@ from lpverify.decode.metrics import Generation, RoundRecord, ratio, summarize  #
 from lpverify.decode.prompts import keyed, load_prompts  # noqa: E402
 from lpverify.decode.records import Records  # noqa: E402
 from lpverify.decode.rng import Keys  # noqa: E402
-from lpverify.decode.run import ALGORITHMS, Progress, compare, parse_names  # noqa: E402
+from lpverify.decode.run import ALGORITHMS, Progress, compare  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
+from lpverify.decode.session import LoadedPair  # noqa: E402
 from lpverify.decode.table import TableModel, TableTokenizer  # noqa: E402
 from lpverify.verifiers import expected_accepted, verifier  # noqa: E402
 
@@ -43,7 +44,7 @@ def _one_thread() -> None:
 @pytest.mark.parametrize("name", ["token", "bv", "specinfer", "traversal", "pbv"])
 def test_the_text_ends_with_its_end_inside_a_block(name: str) -> None:  # fault S9
     """All 4 drafts 1 2 3 0 are accepted and 2 ends the text: two tokens, two drafts, one call."""
-    settings = Settings(paths=2, depth=4, max_new_tokens=100, eos=frozenset({2}))
+    settings = Settings(num_paths=2, depth=4, max_new_tokens=100, eos=frozenset({2}))
     result = generate(CYCLE, verifier(name), REQUEST, settings)
     assert result.tokens == (1, 2)
     [record] = result.rounds
@@ -76,11 +77,11 @@ def test_a_later_end_does_not_show_in_what_comes_before() -> None:
 def test_a_request_does_not_depend_on_others() -> None:  # fault S14
     pair, settings = tables("markov-3"), Settings(2, 2, max_new_tokens=15, seed=5)
     prompts = keyed(["0", "1 2", "0"])
-    tokenizer = TableTokenizer(("0", "1", "2"))
+    opened = LoadedPair(pair, TableTokenizer(("0", "1", "2")), ("t", "d"), "auto")
 
     def run(chosen: list[Any], names: list[str]) -> dict[tuple[str, str], Any]:
         records = Records(None, {})
-        compare(pair, tokenizer, names, chosen, settings, records)
+        compare(opened, names, opened.requests(chosen), settings, records)
         return {(n, p.key): (g := records.get(n, p.key)) and (g.tokens, g.rounds) for n in names for p in chosen}
 
     everything = run(prompts, ["bv", "pbv", "autoregressive"])
@@ -93,7 +94,7 @@ def test_a_request_does_not_depend_on_others() -> None:  # fault S14
 
 def test_verifiers_leave_the_rows_alone() -> None:  # fault S14
     pair = tables("skewed-3")
-    drafted = draft_paths(pair.draft, pair.draft.start([]), 0, 3, 2, Sampling(), Keys(0, "x"), 0, 3)
+    drafted = draft_paths(pair, pair.draft.start([]), 0, Keys(0, "x").drafting(0, 3, 2), Sampling())
     rows = torch.full((len(drafted.tree.parent), 3), 1 / 3, dtype=torch.float64)
     view = DraftTree(*drafted.tree.fields, rows.clone(), drafted.rows.clone())
     for name in (*ALGORITHMS, *ALGORITHMS):
@@ -109,7 +110,7 @@ def test_drafts_come_from_the_rows_that_are_declared() -> None:  # faults S1, S2
     seen = set()
     for round_ in range(50):
         state = pair.draft.start([])
-        drafted = draft_paths(pair.draft, state, 0, 3, 2, Sampling(top_k=2), Keys(0, "x"), round_, 3)
+        drafted = draft_paths(pair, state, 0, Keys(0, "x").drafting(round_, 3, 2), Sampling(top_k=2))
         np.testing.assert_allclose(drafted.rows, [[0.625, 0.375, 0]] * len(drafted.rows), rtol=1e-12)
         seen |= set(drafted.tree.paths.ravel().tolist())
     assert seen == {0, 1}
@@ -122,7 +123,7 @@ def test_drafts_come_from_the_rows_that_are_declared() -> None:  # faults S1, S2
 
 def test_greedy_drafts_declare_one_hot_rows() -> None:  # fault S2
     pair = table_pair([[[0.2, 0.4, 0.4]]], [[[0.6, 0.3, 0.1]]])
-    drafted = draft_paths(pair.draft, pair.draft.start([]), 0, 2, 2, Sampling(0), Keys(0, "x"), 0, 3)
+    drafted = draft_paths(pair, pair.draft.start([]), 0, Keys(0, "x").drafting(0, 2, 2), Sampling(0))
     assert drafted.rows.tolist() == [[1, 0, 0], [1, 0, 0]]
     assert drafted.tree.paths.tolist() == [[0, 0], [0, 0]]
 
@@ -139,7 +140,7 @@ def test_paths_of_one_prefix_draw_from_one_row() -> None:  # fault S13
             logits = self.inner.append(tokens)
             return logits + torch.arange(len(tokens))[:, None] * torch.tensor([0.0, 1.0])
 
-    drafted = draft_paths(pair.draft, Wobbly(pair.draft.start([])), 0, 4, 3, Sampling(), Keys(1, "x"), 0, 2)
+    drafted = draft_paths(pair, Wobbly(pair.draft.start([])), 0, Keys(1, "x").drafting(0, 4, 3), Sampling())
     tree = drafted.tree
     for node in range(len(drafted.rows)):
         path = int((tree.node_of[:, tree.depth[node]] == node).argmax())
@@ -157,7 +158,7 @@ def test_placeholders_are_no_tokens() -> None:  # fault S4
 @pytest.mark.parametrize("name", ["bv", "traversal", "pbv"])
 def test_expected_committed_is_expected_accepted_plus_1_away_from_the_end(name: str) -> None:
     pair = tables("skewed-3")
-    drafted = draft_paths(pair.draft, pair.draft.start([]), 0, 3, 2, Sampling(), Keys(0, "x"), 0, 3)
+    drafted = draft_paths(pair, pair.draft.start([]), 0, Keys(0, "x").drafting(0, 3, 2), Sampling())
     rows = torch.softmax(torch.arange(3.0 * len(drafted.tree.parent), dtype=torch.float64).reshape(-1, 3).sin(), -1)
     law = verifier(name)(DraftTree(*drafted.tree.fields, rows, drafted.rows))
     np.testing.assert_allclose(engine.expected_committed(law, 9, frozenset()), expected_accepted(law) + 1, rtol=1e-12)
@@ -209,10 +210,11 @@ def test_standard_errors_are_those_of_a_ratio_of_totals() -> None:
 
 def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
     pair, settings = tables("markov-3"), Settings(2, 2, max_new_tokens=15)
-    prompts, tokenizer = keyed(["0", "1 2", "2"]), TableTokenizer(("0", "1", "2"))
+    opened = LoadedPair(pair, TableTokenizer(("0", "1", "2")), ("t", "d"), "auto")
+    arguments = (opened, ["bv", "pbv"], opened.requests(keyed(["0", "1 2", "2"])), settings)
     path, description = tmp_path / "records.jsonl", {"seed": 0}
     with Records(tmp_path / "whole", description) as records:
-        whole = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records)
+        whole = compare(*arguments, records)
 
     class Crash(Exception):
         pass
@@ -226,7 +228,7 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
             raise Crash
 
     with pytest.raises(Crash), Records(path, description) as records:
-        compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records, report=crash)
+        compare(*arguments, records, crash)
     assert len(path.read_text().splitlines()) == 3
     with open(path, "a") as stream:
         stream.write('{"schema": "lpverify/decode-rec')  # what a crash leaves
@@ -234,10 +236,10 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
 
     def watch(now: Progress) -> None:
         if now.result is None:
-            ran.append((now.algorithm, now.done))
+            ran.append((now.algorithm, now.finished))
 
     with Records(path, description) as records:
-        again = compare(pair, tokenizer, ["bv", "pbv"], prompts, settings, records, report=watch)
+        again = compare(*arguments, records, watch)
     assert {done for _, done in ran} == {3, 4, 5}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 6
@@ -274,10 +276,8 @@ def test_prompts_from_text_and_files(tmp_path: Path) -> None:
 
 
 def test_names_of_algorithms() -> None:
-    assert parse_names("--compare", "bv, pbv,bv") == ["bv", "pbv"]
-    for text in ("bv,nonsense", "policy", ""):
-        with pytest.raises(InputError, match="--compare"):
-            parse_names("--compare", text)
+    assert {"ebv", "bv", "autoregressive", "assisted"} <= set(ALGORITHMS)
+    assert "policy" not in ALGORITHMS  # the solution of one table's LP
 
 
 def test_tables_are_models_by_the_name_of_a_problem(tmp_path: Path) -> None:

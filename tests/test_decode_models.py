@@ -26,13 +26,10 @@ from transformers import (  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
 from lpverify.core.draft_tree import topology  # noqa: E402
-from lpverify.decode import cache as kv  # noqa: E402
-from lpverify.decode import engine, models  # noqa: E402
-from lpverify.decode.drafter import draft_paths  # noqa: E402
-from lpverify.decode.engine import Request, Settings, generate  # noqa: E402
-from lpverify.decode.rng import Keys  # noqa: E402
+from lpverify.decode import models  # noqa: E402
+from lpverify.decode.engine import ActiveRequest, Request, Settings, generate  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
-from lpverify.decode.transformer import TransformersModel  # noqa: E402
+from lpverify.decode.transformer import TransformersModel, TransformersState, cache_argument  # noqa: E402
 from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
 
 V = 37
@@ -80,10 +77,11 @@ def plain(made: TransformersModel, tokens: list[int]) -> Any:
     return made.module(input_ids=torch.tensor([tokens])).logits[0, -1]
 
 
-def same_cache(first: Any, second: Any, tolerance: float = 1e-5) -> None:
-    assert kv.length(first) == kv.length(second)
-    for ours, fresh in zip(kv.entries(first), kv.entries(second), strict=True):
-        for a, b in zip(ours, fresh, strict=True):
+def same_cache(first: TransformersState, second: TransformersState, tolerance: float = 1e-5) -> None:
+    assert first.length == second.length
+    for ours, fresh in zip(first.cache.layers, second.cache.layers, strict=True):
+        for name in ("keys", "values"):
+            a, b = getattr(ours, name), getattr(fresh, name)
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 
@@ -115,35 +113,29 @@ def test_every_row_of_the_tree_is_that_of_its_prefix(kind: str, attention: str, 
 def test_after_a_commit_both_caches_are_those_of_a_fresh_prefill(
     kind: str, attention: str, path: int, accepted: int
 ) -> None:
-    """Fault S11, for every accepted length; the draft has drafted the paths itself."""
-    made, prompt = model(kind, attention), [1, 2, 30, 4, 5]
-    draft = made.start(prompt[:-1])
-    drafted = draft_paths(made, draft, prompt[-1], 3, 3, Sampling(), Keys(1, "x"), 0, V)
-    tree = drafted.tree
-    target = made.start(prompt[:-1])
-    target.tree(torch.tensor([prompt[-1], *tree.token[1:].tolist()]), tree.parent.tolist(), tree.depth.tolist())
-    nodes = tree.node_of[path, : accepted + 1].tolist()
+    """Fault S11, for every accepted length."""
+    made, prompt = model(kind, attention), (1, 2, 30, 4, 5)
+    active = ActiveRequest(models.Pair(made, made), Request(prompt, "x"), Sampling(), seed=1)
+    tree = active.draft_tree(num_paths=3, depth=3, round_=0)
     tokens = tree.paths[path, :accepted].tolist()
-    target.keep_nodes(nodes)
-    engine.settle_draft(draft, len(prompt) - 1, path, tokens, 3, made.device)
+    assert active.commit(tree, int(tree.node_of[path, accepted]), token=7) == [*tokens, 7]
+    assert active.pending == 7
     fresh = made.start([*prompt, *tokens])
-    assert target.length == draft.length == len(prompt) + accepted
-    same_cache(target.cache, fresh.cache)
-    same_cache(draft.cache, fresh.cache)
+    same_cache(active.target, fresh)
+    same_cache(active.draft, fresh)
 
 
 def test_trims_of_the_published_example() -> None:  # fault S11: cache of 10, pending, 4 drafts
     made = model("llama")
-    for accepted, target_length, draft_length in ((1, 12, 12), (4, 15, 15)):
-        target, draft = made.start(list(range(10))), made.start(list(range(10)))
-        for token in (10, 11, 12, 13):
-            draft.append(torch.tensor([token]))
-        target.tree(torch.tensor([10, 11, 12, 13, 14]), [-1, 0, 1, 2, 3], [0, 1, 2, 3, 4])
-        assert (target.length, draft.length) == (15, 14)
-        target.keep_nodes(list(range(accepted + 1)))
-        engine.settle_draft(draft, 10, 0, [11, 12, 13, 14][:accepted], 4, made.device)
-        assert (target.length, draft.length) == (target_length, draft_length)
-        same_cache(draft.cache, made.start(list(range(11 + accepted))).cache)
+    for accepted, length in ((1, 12), (4, 15)):
+        active = ActiveRequest(models.Pair(made, made), Request(tuple(range(11)), "x"), Sampling(), seed=0)
+        tree = active.draft_tree(num_paths=1, depth=4, round_=0)
+        assert (active.target.length, active.draft.length) == (15, 14)
+        active.commit(tree, accepted, token=0)
+        assert (active.target.length, active.draft.length) == (length, length)
+        fresh = made.start([*range(11), *tree.paths[0, :accepted].tolist()])
+        same_cache(active.draft, fresh)
+        same_cache(active.target, fresh)
 
 
 @pytest.mark.parametrize("kind", ["opt", "qwen3", "llama"])
@@ -154,7 +146,7 @@ def test_temperature_0_is_greedy_generation(kind: str, name: str) -> None:
     expected = made.module.generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=16, attention_mask=torch.ones(1, 5)
     )[0, 5:].tolist()
-    settings = Settings(paths=2, depth=3, sampling=Sampling(temperature=0), max_new_tokens=16)
+    settings = Settings(num_paths=2, depth=3, sampling=Sampling(temperature=0), max_new_tokens=16)
     for other in (draft, made):
         result = generate(models.Pair(made, other), verifier(name), Request(tuple(prompt), "x"), settings)
         assert list(result.tokens) == expected
@@ -170,7 +162,7 @@ def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -
             return getattr(self._inner, name)
 
         def forward(self, position_ids: Any = None, past_key_values: Any = None, **others: Any) -> Any:
-            options = {"position_ids": position_ids, kv.cache_argument(self._inner): past_key_values}
+            options = {"position_ids": position_ids, cache_argument(self._inner): past_key_values}
             return self._inner(**options, **others)
 
         __call__ = forward
@@ -178,7 +170,7 @@ def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -
     made = model("llama")
     older = TransformersModel("older", Older(made.module))
     assert older.argument == "past_key_values"
-    request, settings = Request((1, 2, 3), "x"), Settings(paths=2, depth=3, max_new_tokens=12)
+    request, settings = Request((1, 2, 3), "x"), Settings(num_paths=2, depth=3, max_new_tokens=12)
     results = [generate(models.Pair(m, m), verifier("traversal"), request, settings).tokens for m in (made, older)]
     assert results[0] == results[1]
 
@@ -219,20 +211,20 @@ class Words:
 def test_vocabularies_must_hold_the_same_strings() -> None:  # fault S10
     first, second = model("llama"), model("llama", vocab_size=V - 4)
     strings = [f"t{i}" for i in range(V - 4)]
-    assert models.pair(first, second, Words(*strings), Words(*strings)).vocab_size == V
+    assert models.Pair.checked(first, second, Words(*strings), Words(*strings)).vocab_size == V
     with pytest.raises(InputError, match="33 tokens, 37 in the target"):
-        models.pair(first, second)
+        models.Pair.checked(first, second)
     with pytest.raises(InputError, match="'c' with id None in the draft, 2 in the target"):
-        models.pair(first, first, Words("a", "b", "c"), Words("a", "b", "other"))
+        models.Pair.checked(first, first, Words("a", "b", "c"), Words("a", "b", "other"))
     with pytest.raises(InputError, match="'a' with id 1 in the draft, 0 in the target"):
-        models.pair(first, first, Words("a", "b"), Words("b", "a"))
+        models.Pair.checked(first, first, Words("a", "b"), Words("b", "a"))
 
 
 @pytest.mark.parametrize(("target_size", "draft_size"), [(V, V - 4), (V - 4, V)])
 def test_a_padded_vocabulary_changes_nothing_the_target_emits(target_size: int, draft_size: int) -> None:  # fault S10
     target, draft = model("llama", vocab_size=target_size), model("qwen3", vocab_size=draft_size)
     pair = models.Pair(target, draft)
-    request, settings = Request((1, 2), "x"), Settings(paths=2, depth=3, max_new_tokens=20)
+    request, settings = Request((1, 2), "x"), Settings(num_paths=2, depth=3, max_new_tokens=20)
     for name in ("bv", "traversal", "specinfer"):
         tokens = generate(pair, verifier(name), request, settings).tokens
         assert len(tokens) == 20

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from decode_cases import table_pair, target_law  # noqa: E402
+from decode_cases import rooted_pair, table_pair, text_distribution  # noqa: E402
 from typer.testing import CliRunner, Result  # noqa: E402
 
 from lpverify.cli import app  # noqa: E402
@@ -26,22 +26,20 @@ from lpverify.core import families as make  # noqa: E402
 from lpverify.core.model_pair import ModelPair  # noqa: E402
 from lpverify.core.problem import VerifyProblem  # noqa: E402
 from lpverify.core.problem_files import FOLDER_SETTINGS, load_problem  # noqa: E402
-from lpverify.decode.engine import Request, drafted_tree  # noqa: E402
-from lpverify.decode.metrics import Stopwatch  # noqa: E402
+from lpverify.decode.engine import ActiveRequest, Request  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.prompts import keyed  # noqa: E402
-from lpverify.decode.rng import Keys  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
-from lpverify.decode.table import TableModel, rooted_pair  # noqa: E402
+from lpverify.decode.table import TableModel  # noqa: E402
 from lpverify.errors import InputError, SizeError  # noqa: E402
 from lpverify.exact.evaluate import evaluate  # noqa: E402
 from lpverify.lp.coverage import node_relaxation  # noqa: E402
 from lpverify.lp.solve import solve  # noqa: E402
 from lpverify.studies import extract as extraction  # noqa: E402
 from lpverify.studies import extract_folder as folders  # noqa: E402
-from lpverify.studies.contexts import Context, contexts, positions  # noqa: E402
 from lpverify.studies.extract import Settings, extract  # noqa: E402
 from lpverify.studies.session import OpenPair, open_pair  # noqa: E402
+from lpverify.studies.text import Context, contexts, positions  # noqa: E402
 from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
 from lpverify.verifiers.base import expected_accepted  # noqa: E402
 
@@ -173,13 +171,11 @@ def test_drafted_trees_of_the_engine_average_to_the_exact_value() -> None:
     names = ("bv", "specinfer", "traversal", "ot", "gbv", "pbv")
     values: dict[str, list[float]] = {name: [] for name in names}
     known: dict[bytes, list[float]] = {}  # trees repeat
-    watch, keys = Stopwatch(torch.device("cpu")), Keys(5, "trees")
     with torch.inference_mode():
-        states = tuple(model.start(tokens[:-1]) for model in (opened.models.target, opened.models.draft))
+        active = ActiveRequest(opened.models, Request(tokens, "trees"), sampling, seed=5)
         for round_ in range(100):
-            view = drafted_tree(opened.models, states, tokens[-1], paths, depth, sampling, keys, round_, watch)
-            for state in states:
-                state.keep_branch(0, len(tokens) - 1)
+            view = active.draft_tree(paths, depth, round_)
+            active.forget(len(tokens) - 1)
             key = view.paths.tobytes()
             if key not in known:
                 known[key] = [1 + float(expected_accepted(verifier(name)(view))) for name in names]
@@ -197,7 +193,7 @@ def test_contexts_have_the_law_of_the_target() -> None:
     models = random_tables(3, 3, 2)
     count = 2_000
     seen = [contexts(models, Request((0,), str(i)), 2, 2, Sampling())[1].tokens[1:] for i in range(count)]
-    law = target_law(models.target, 2)  # type: ignore[arg-type]
+    law = text_distribution(models.target, 2)  # type: ignore[arg-type]
     shares = np.array([seen.count(text) for text in product(range(3), repeat=2)]) / count
     bound = np.sqrt(law * (1 - law) / count).sum() / 2 + np.sqrt(np.log(1e6) / (2 * count))
     assert np.abs(shares - law).sum() / 2 <= bound
@@ -300,7 +296,7 @@ def test_a_folder_of_problems(prompts: str, tmp_path: Path) -> None:
 
 def test_problems_from_python_are_those_of_the_folder(tmp_path: Path) -> None:
     opened = open_pair("markov-3", "markov-3")
-    found = opened.extract(["A", "B C"], top_k=2, depth=2, contexts=2, stride=3, paths=3)
+    found = opened.extract(["A", "B C"], top_k=2, depth=2, contexts=2, stride=3, num_paths=3)
     settings_ = Settings(2, Sampling(top_k=2), 2, 3)
     folders.extract_folder(opened, keyed(["A", "B C"]), settings_, tmp_path / "trees")
     assert len(found) == 4
@@ -411,9 +407,8 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     result = cli(*TABLES, "--prompts", "A", "-o", "x")
     assert result.exit_code == 2
-    assert (
-        result.stderr == "lpverify: error: extract: got no torch, expected it installed (the extra lpverify[decode])\n"
-    )
+    expected = "extract: torch is not installed; install with pip install 'lpverify[decode]'"
+    assert result.stderr == f"lpverify: error: {expected}\n"
 
 
 def test_a_context_that_outgrows_a_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:

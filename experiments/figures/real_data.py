@@ -145,8 +145,9 @@ def _pairs(work: Work) -> list[Measured]:
 
 def _settings(jobs: Iterable[Measured]) -> dict[str, Any]:
     """What was measured, pair by pair."""
+    import torch
+
     from lpverify.decode.transformer import resolve_device
-    from lpverify.studies import session
 
     found = {}
     for job in jobs:
@@ -156,7 +157,7 @@ def _settings(jobs: Iterable[Measured]) -> dict[str, Any]:
             "target": target, "draft": draft, "chat": plan.chat, "seed": job.seed, "depth": DEPTH,
             "sets": list(dict.fromkeys(label for label, _ in job.prompts)), "new_tokens": plan.tokens,
             "bound_prompts": min(plan.bound_prompts, len(job.prompts)), "contexts": plan.contexts,
-            "stride": plan.stride, "device": str(resolve_device("auto")), "threads": session.threads(),
+            "stride": plan.stride, "device": str(resolve_device("auto")), "threads": torch.get_num_threads(),
         }  # fmt: skip
     return {"pairs": found}
 

@@ -142,35 +142,36 @@ class Measured:
         from lpverify.decode.records import Records
         from lpverify.decode.run import compare
         from lpverify.decode.sampling import Sampling
-        from lpverify.studies.session import describe
+        from lpverify.decode.session import describe
 
         settings = Settings(paths, depth, Sampling(temperature), self.plan.tokens, self.seed)
         name = f"decode-T{temperature:g}-K{paths}-L{depth}"
         prompts = [prompt for _, prompt in self.prompts[:count]]
-        with Records(self._file(name), describe(settings, **self._models())) as records:
+        with Records(self._file(name), self._models() | describe(settings)) as records:
             if any(records.get(a, prompt.key) is None for a in algorithms for prompt in prompts):
                 opened = self._opened()
                 settings = replace(settings, eos=opened.tokenizer.eos)
 
                 def report(now: Any) -> None:
                     shape = f"T = {temperature:g}, K = {paths}, L = {depth}"
-                    run = f"run {min(now.done + 1, now.total)} of {now.total}"
+                    run = f"run {min(now.finished + 1, now.total)} of {now.total}"
                     self.stage(f"{self.pair}, {shape}: {now.algorithm}, {run}")
 
-                pair = (opened.models, opened.tokenizer)
-                compare(*pair, algorithms, prompts, settings, records, chat=self.plan.chat, report=report)
+                requests = opened.requests(prompts, chat=self.plan.chat)
+                compare(opened, algorithms, requests, settings, records, report)
         runs = {name: [records.get(name, prompt.key) for prompt in prompts] for name in algorithms}
         return {name: [run for run in finished if run is not None] for name, finished in runs.items()}
 
     def bounded(self, temperature: float) -> list[PromptBound]:
         """What `lpverify.studies.bound` measures at one temperature, prompt by prompt, from the records or now."""
         from lpverify.decode.sampling import Sampling
+        from lpverify.decode.session import describe
         from lpverify.files import JsonLines
         from lpverify.studies import bound
 
         plan = self.plan
         shape = (plan.paths, plan.bounds[temperature], plan.contexts, plan.stride, Sampling(temperature), self.seed)
-        description = self._models() | {"algorithms": list(BOUND)} | bound.describe(bound.BoundSettings(*shape))
+        description = self._models() | {"algorithms": list(BOUND)} | describe(bound.BoundSettings(*shape))
         prompts = [prompt for _, prompt in self.prompts[: plan.bound_prompts]]
 
         def report(done: int) -> None:
@@ -183,8 +184,8 @@ class Measured:
                 return [known[prompt.key] for prompt in prompts]
             opened = self._opened()
             settings = bound.BoundSettings(*shape, opened.tokenizer.eos)
-            pair = (opened.models, opened.tokenizer)
-            return bound.measure_all(*pair, BOUND, prompts, settings, records, chat=plan.chat, report=report)
+            requests = opened.requests(prompts, chat=plan.chat)
+            return bound.measure_all(opened.models, BOUND, requests, settings, records, report)
 
     def _models(self) -> dict[str, Any]:
         """The pair as records describe it, without loading it."""

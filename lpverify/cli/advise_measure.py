@@ -34,15 +34,12 @@ class Bench:
         from lpverify.cli.model_options import check_packages
 
         check_packages("advise", instead=", or give DOCUMENT and --costs")
-        from lpverify.decode.engine import Request
 
         sampling = options.sampling
         errors.integer("--seed", options.seed, least=0)
         loaded = options.load_prompts()
         pair = options.open_pair()
-        requests = [
-            Request(tuple(pair.tokenizer.encode(prompt.text, chat=options.chat)), prompt.key) for prompt in loaded
-        ]
+        requests = pair.requests(loaded, chat=options.chat)
         settings: dict[str, Any] = {"target": options.target, "draft": options.draft, "prompts": options.prompts}
         settings |= {"prompt_count": len(loaded), "chat": options.chat, **asdict(sampling), "seed": options.seed}
         settings |= {"dtype": pair.dtype, "device": str(pair.models.target.device)}
@@ -73,11 +70,10 @@ class Bench:
         errors.integer("--repeats", repeats, least=1)
         names = list(dict.fromkeys(cell.algorithm for cell in cells))
         paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
-        prompts = [(request.tokens, request.key) for request in self.requests]
         models, law = self.pair.models, self.sampling
         with _bar("seconds", 2 * repeats + 1) as advance:
             shape = (repeats, context, max(depths))
-            after = costs.contexts(models, prompts, *shape, law, seed=self.seed, advance=advance)
+            after = costs.typical_contexts(models, self.requests, *shape, law, seed=self.seed, advance=advance)
             found = costs.measure(models, after, names, paths, depths, law, seed=self.seed, advance=advance)
         return found | {"settings": self.settings | {"context": context, "repeats": repeats}}
 

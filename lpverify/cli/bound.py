@@ -20,9 +20,7 @@ def run(
     stride: Stride = 16,
     paths: PathCounts = "1,2,3,4",
     depth: Depths = "8",
-    algorithms: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but nss, spectr and ot.")
-    ] = None,
+    algorithms: Annotated[str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but ot.")] = None,
     json: Json = None,
     records: Records = None,
 ) -> None:
@@ -50,26 +48,16 @@ def run(
     prompts = models.load_prompts()
     opened = models.open_pair()
     settings = replace(settings, eos=opened.tokenizer.eos)
-    description = {
-        "target": models.target,
-        "draft": models.draft,
-        "dtype": models.dtype,
-        "device": str(opened.models.target.device),
-        "chat": models.chat,
-        "algorithms": list(names),
-        **bound.describe(settings),
-    }
+    description = opened.describe(settings, chat=models.chat) | {"algorithms": list(names)}
     with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, time_left() as progress:
         bar = progress.add_task("contexts", total=len(prompts) * contexts)
         results = bound.measure_all(
             opened.models,
-            opened.tokenizer,
             names,
-            prompts,
+            opened.requests(prompts, chat=models.chat),
             settings,
             lines,
-            chat=models.chat,
-            report=lambda completed: progress.update(bar, completed=completed),
+            lambda completed: progress.update(bar, completed=completed),
         )
     document = {
         "schema": SCHEMA,

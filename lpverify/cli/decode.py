@@ -69,7 +69,8 @@ def run(
     description = opened.describe(settings, chat=models.chat)
     total = len(names) * len(prompts)
     with RecordFile(records, description) as lines, DecodeProgress(total) as progress:
-        stats = run_all(opened.models, tokenizer, names, prompts, settings, lines, chat=models.chat, report=progress)
+        requests = opened.requests(prompts, chat=models.chat)
+        stats = run_all(opened, names, requests, settings, lines, progress)
     if json is not None:
         more = {"prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
         write_json(json, to_json(description | {"algorithms": names} | more, stats))
@@ -111,7 +112,7 @@ class DecodeProgress:
     def __call__(self, now: Progress) -> None:
         efficiency = f"{now.tokens / now.rounds:.2f} tokens a call" if now.rounds else ""
         text = f"{now.algorithm}: {now.tokens} tokens, {efficiency}"
-        self._bar.update(self._task, completed=now.done, description=text)
+        self._bar.update(self._task, completed=now.finished, description=text)
 
 
 def _print(prompt: str, algorithm: str, text: str, stats: list[DecodeStats]) -> None:

@@ -1,4 +1,4 @@
-"""What the verifiers are measured against: the target alone, and the transformers library's own assisted generation."""
+"""Baselines of the verifiers: the target alone, and the transformers library's own assisted generation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from lpverify import errors
-from lpverify.decode.engine import Request, Settings, check_context
+from lpverify.decode.engine import Request, Settings
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
-from lpverify.decode.models import Pair, padded
+from lpverify.decode.models import Pair
 from lpverify.decode.rng import Keys, Role
 from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.decode.transformer import TransformersModel
@@ -24,9 +24,15 @@ from lpverify.verifiers.sample import pick
 OnRound = Callable[[RoundRecord], None]
 
 
-def autoregressive(pair: Pair, request: Request, settings: Settings, on_round: OnRound | None = None) -> Generation:
-    """One token a target call, from the same sampling function. Raises InputError as `engine.generate`."""
-    check_context(pair, request, settings)
+def autoregressive(
+    pair: Pair, request: Request, settings: Settings, on_round: OnRound = lambda record: None
+) -> Generation:
+    """The target alone: one token per target pass, with the sampling function of the engine.
+
+    Token t is drawn with the uniform of round t and `lpverify.decode.rng.Role.TARGET`, so a longer text begins with
+    a shorter one. Arguments and errors are those of `lpverify.decode.engine.generate`.
+    """
+    pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     keys, watch = Keys(settings.seed, request.key), Stopwatch(pair.target.device)
     new: list[int] = []
     rounds: list[RoundRecord] = []
@@ -37,25 +43,27 @@ def autoregressive(pair: Pair, request: Request, settings: Settings, on_round: O
             pending = new[-1] if new else request.tokens[-1]
             with watch("target"):
                 logits = state.append(torch.tensor([pending], device=pair.target.device))
-                rows = probabilities(padded(logits, pair.vocab_size), settings.sampling)
+                rows = probabilities(logits, settings.sampling, pair.vocab_size)
             with watch("verify"):
                 new.append(pick(cast(Array, rows[0]), keys.uniform(len(new), Role.TARGET)))
             rounds.append(RoundRecord(drafted=0, nodes=0, accepted=0, committed=1, expected_committed=1.0))
-            if on_round is not None:
-                on_round(rounds[-1])
+            on_round(rounds[-1])
     return Generation.measured("autoregressive", request.key, new, rounds, watch)
 
 
-def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound | None = None) -> Generation:
-    """``generate(assistant_model=...)`` with a constant number L of assistant tokens: one path, its own token rule.
+def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound = lambda record: None) -> Generation:
+    """``generate(assistant_model=...)`` of transformers with L assistant tokens each time: one path, its token rule.
 
-    Neither model's own generation defaults count: of them the library would take an end-of-text token, early ends of
-    drafts (``assistant_confidence_threshold``, 0.4 unless set), and a padding token, which it would hide from the draft
-    wherever a prompt has it. What is timed as ``verify`` is all of its time outside the two models. The Rao-Blackwell
-    estimate is not known.
-    Raises InputError where a model is not of the transformers library, and as `engine.generate`.
+    The models' own generation defaults are replaced. The library would take an end of text and an early end of drafts
+    from them (``assistant_confidence_threshold``, 0.4 unless set), and a padding token, which it would mask for the
+    draft wherever the prompt contains it. The stage ``verify`` is all of the library's time outside the two models. The
+    Rao-Blackwell estimate is unknown.
+
+    Raises:
+        InputError: a model is not of the transformers library, the two differ in the number of logits or are one
+            object, and as `lpverify.decode.engine.generate`.
     """
-    check_context(pair, request, settings)
+    pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     target, draft = pair.target, pair.draft
     if not isinstance(target, TransformersModel) or not isinstance(draft, TransformersModel):
         raise errors.fail("assisted", got="a table as a model", expected="two transformers models")
@@ -101,19 +109,18 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     committed = [end - start for start, end in zip([prompt.shape[1], *ends[:-1]], ends, strict=True)]
     rounds = [RoundRecord(settings.depth, settings.depth, min(n - 1, settings.depth), n) for n in committed]
     for record in rounds:
-        if on_round is not None:
-            on_round(record)
+        on_round(record)
     return Generation.measured("assisted", request.key, new, rounds, watch)
 
 
 def _configuration(settings: Settings, **further: Any) -> Any:
-    """Ends of text, and sampling but for its filters. Padding is an end of text or nothing: an only row needs none."""
+    """Ends of text and the kind of sampling, without filters; one row needs no padding token of its own."""
     eos = sorted(settings.eos)
     sampled = settings.sampling.temperature > 0
     configuration: Any = GenerationConfig
     return configuration(
         do_sample=sampled,
-        top_k=0 if sampled else None,  # else 50
+        top_k=0 if sampled else None,  # the library's default is 50
         eos_token_id=eos or None,
         pad_token_id=eos[0] if eos else None,
         **further,
@@ -121,10 +128,10 @@ def _configuration(settings: Settings, **further: Any) -> Any:
 
 
 def _filters(sampling: Sampling) -> Any:
-    """Temperature, top-k and top-p, to be handed over as they are.
+    """Temperature, top-k and top-p as logits processors.
 
-    Named in the configuration they would be applied to the draft twice: the library gives it those of the target and
-    lets it make its own from the same configuration.
+    In the configuration they would act on the draft twice: the library passes the target's processors to the draft,
+    which also makes its own from the same configuration.
     """
     filters: Any = LogitsProcessorList()
     if sampling.temperature not in (0, 1):
@@ -137,7 +144,7 @@ def _filters(sampling: Sampling) -> Any:
 
 
 def _constant_drafts(depth: int) -> dict[str, Any]:
-    """The library reads how many tokens to draft from the draft's own defaults."""
+    """Defaults of the draft, from which the library takes the number of tokens to draft."""
     return {
         "num_assistant_tokens": depth,
         "num_assistant_tokens_schedule": "constant",
@@ -147,12 +154,12 @@ def _constant_drafts(depth: int) -> dict[str, Any]:
 
 @contextmanager
 def _defaults(module: Any, settings: Settings, **further: Any) -> Iterator[None]:
-    kept = module.generation_config
+    original = module.generation_config
     module.generation_config = _configuration(settings, **further)
     try:
         yield
     finally:
-        module.generation_config = kept
+        module.generation_config = original
 
 
 @contextmanager

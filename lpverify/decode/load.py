@@ -1,15 +1,24 @@
-"""From a name on the command line to a model and its tokenizer."""
+"""From a name on the command line to a model and its tokenizer, the bundled tiny pair included.
+
+The pair ``tiny`` ships with the package so that decoding works offline: two small Llama-type models with one tokenizer,
+float16 files that load as float32 in ``bundled/target`` and ``bundled/draft``. ``experiments/train_tiny.py`` made them,
+``bundled/README.md`` describes them, ``bundled/report.json`` has their measured acceptance.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lpverify import errors
 from lpverify.decode import table, transformer
-from lpverify.decode.models import Model, Tokenizer
+from lpverify.decode.models import ROLES, Model, Tokenizer
 
-ROLES = ("target", "draft")
 BUNDLED = ("tiny", "smollm2")
+FOLDER = Path(__file__).with_name("bundled")
 
 
 def quiet() -> None:
@@ -30,12 +39,20 @@ def load_model(
     device_map: str | None = None,
     attention: str | None = None,
 ) -> tuple[Model, Tokenizer]:
-    """The model called ``name`` with its tokenizer.
+    """A model and its tokenizer by name.
 
-    ``tiny`` and ``smollm2`` name the two halves of a pair, of which ``role`` picks one; ``smollm2:far`` and
-    ``smollm2:distilled`` other drafts of that pair. A problem file, or the name of a built-in problem, is a table.
-    Anything else is a local folder or a hub id. ``dtype`` auto is float32 on the CPU, else that of the checkpoint.
-    Raises InputError, with the reason, for what is not there or cannot be verified with.
+    Args:
+        name: ``tiny`` or ``smollm2``, a pair of which ``role`` picks one half (``smollm2:far`` and
+            ``smollm2:distilled`` are other drafts of that pair); a problem file or the name of a built-in problem,
+            whose table becomes the model; else a local folder or a hub id.
+        role: ``target`` or ``draft``.
+        dtype: ``auto`` (float32 on the CPU, else the checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
+        device: ``auto`` (CUDA if there is one, else the CPU) or a device of torch.
+        device_map: as in transformers, to spread a model over several devices.
+        attention: ``sdpa`` or ``eager``.
+
+    Raises:
+        InputError: with the reason, if the model does not exist or cannot be used for verification.
     """
     errors.choice("role", role, ROLES)
     chosen = transformer.resolve_device(device)
@@ -48,10 +65,8 @@ def load_model(
         return transformer.load(name, dtype=dtype, device=chosen, device_map=device_map, attention=attention)
     options: dict[str, Any] = {"device": str(chosen), "dtype": transformer.resolve_dtype(dtype, chosen)}
     if options["dtype"] == "auto":
-        options["dtype"] = transformer.resolve_dtype("float32", chosen)
+        options["dtype"] = torch.float32
     if kind == "tiny":
-        from lpverify.decode.bundled_pair import load_tiny
-
         module, tokenizer = load_tiny(role, **options)
     else:
         from lpverify.decode.smollm2 import load_smollm2
@@ -60,3 +75,18 @@ def load_model(
     if attention is not None:
         module.set_attn_implementation(attention)
     return transformer.wrap(f"{name} {role}", module, tokenizer)
+
+
+def load_tiny(role: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Any, Any]:
+    """One half of the bundled pair as transformers model and tokenizer; nothing is downloaded.
+
+    Raises:
+        InputError: ``role`` is neither ``target`` nor ``draft``, or the installation lacks the weights.
+    """
+    folder = FOLDER / errors.choice("role of the tiny pair", role, ROLES)
+    if not (folder / "model.safetensors").exists():
+        expected = "an installation with its data"
+        raise errors.fail(f"bundled {role} model", got=f"no weights in {folder}", expected=expected)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return model.to(device).eval(), tokenizer

@@ -1,7 +1,7 @@
-"""What is recorded of a decoding run, and what is computed from it.
+"""The record of a decoding run, and the statistics computed from it.
 
-Block efficiency is committed tokens per target call. Committed tokens are those of the text: what an end-of-text token
-or the limit of new tokens cuts off counts nowhere. The prompt's own pass counts nowhere either.
+Block efficiency is the number of committed tokens per target pass. Committed tokens are those of the text: tokens cut
+off by an end of text or by the limit of new tokens are not counted, nor is the pass over the prompt.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -20,11 +20,12 @@ STAGES = ("draft", "target", "verify", "cache")
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One target call.
+    """One decoding round, which is one target pass.
 
-    ``drafted``: L; ``nodes``: drafted nodes scored; ``accepted``: drafted tokens committed; ``committed``: tokens
-    committed; ``expected_committed``: its expectation given the drafted tree, None where it is not known (a scalar on
-    the device while the prompt runs, a float in a `Generation`).
+    * ``drafted``: L, tokens per path. ``nodes``: distinct drafted prefixes, scored in the pass.
+    * ``accepted``: drafted tokens committed. ``committed``: tokens committed.
+    * ``expected_committed``: expectation of ``committed`` given the drafted tree, None if unknown. While the prompt is
+      decoded a scalar on the device, in a `Generation` a float.
     """
 
     drafted: int
@@ -38,7 +39,9 @@ class RoundRecord:
 class Generation:
     """One prompt continued by one algorithm.
 
-    ``seconds``: by stage, and ``prefill``; ``peak_memory``: bytes, of the device where there is one, else the process.
+    * ``request``: the prompt's key. ``tokens``: the new tokens.
+    * ``seconds``: by stage (`STAGES`, and ``prefill``). ``peak_memory``: bytes, on a device those of the device, else
+      of the process.
     """
 
     algorithm: str
@@ -52,28 +55,18 @@ class Generation:
     def measured(
         cls, algorithm: str, request: str, tokens: Sequence[int], rounds: Sequence[RoundRecord], watch: Stopwatch
     ) -> Generation:
-        """The result of a run that ``watch`` timed; brings what is still on the device to the host, once."""
+        """The result of a run timed by ``watch``; copies expectations from the device to the host, all at once."""
         expected = [record.expected_committed for record in rounds]
         if expected and isinstance(expected[0], torch.Tensor):
             expected = torch.stack(expected).tolist()
-        done = tuple(
-            RoundRecord(r.drafted, r.nodes, r.accepted, r.committed, value)
-            for r, value in zip(rounds, expected, strict=True)
-        )
+        finished = tuple(replace(r, expected_committed=value) for r, value in zip(rounds, expected, strict=True))
         seconds = {stage: watch.seconds.get(stage, 0.0) for stage in (*STAGES, "prefill")}
-        return cls(algorithm, request, tuple(tokens), done, seconds, watch.peak_memory())
+        return cls(algorithm, request, tuple(tokens), finished, seconds, watch.peak_memory())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, one list per field of the rounds."""
         rounds = {name: [getattr(record, name) for record in self.rounds] for name in RoundRecord.__dataclass_fields__}
-        return {
-            "algorithm": self.algorithm,
-            "request": self.request,
-            "tokens": list(self.tokens),
-            "rounds": rounds,
-            "seconds": self.seconds,
-            "peak_memory": self.peak_memory,
-        }
+        return asdict(self) | {"tokens": list(self.tokens), "rounds": rounds}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
@@ -88,10 +81,11 @@ class Generation:
 class DecodeStats:
     """One algorithm over all prompts. Ratios are of totals; standard errors are over prompts, None for one prompt.
 
+    * ``block_efficiency``: committed tokens per round. ``rao_blackwell``: the same with ``expected_committed``.
     * ``accepted_histogram``: number of rounds that committed 0, 1, ... drafted tokens.
     * ``acceptance_by_depth``: share of rounds that committed at least 1, 2, ... drafted tokens.
-    * ``acceptance_rate``: committed drafted tokens over drafted depths, None where nothing was drafted.
-    * ``tokens_per_second``: without the time of the prompts' own pass.
+    * ``acceptance_rate``: committed drafted tokens over drafted depths, None if nothing was drafted.
+    * ``tokens_per_second``: without the pass over the prompt. ``stage_seconds``, ``prefill_seconds``: totals.
     """
 
     algorithm: str
@@ -113,7 +107,7 @@ class DecodeStats:
 
 
 def summarize(generations: Sequence[Generation]) -> DecodeStats:
-    """Statistics of the runs of one algorithm, at least one."""
+    """Statistics of at least one run of one algorithm."""
     rounds = [record for generation in generations for record in generation.rounds]
     calls = [len(generation.rounds) for generation in generations]
     committed = [sum(record.committed for record in generation.rounds) for generation in generations]
@@ -146,9 +140,9 @@ def summarize(generations: Sequence[Generation]) -> DecodeStats:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, float | None]:
-    """Ratio of totals r and its standard error, to first order in 1/n (None for n = 1).
+    """Ratio r of the totals of n pairs, and its standard error to first order in 1/n (None for n = 1).
 
-    With e_i = numerator_i - r denominator_i the error is sqrt(n / (n - 1) sum e_i^2) / sum of denominators.
+    With e_i = numerator_i - r denominator_i the error is sqrt(n / (n - 1) sum e_i^2) / (sum of denominators).
 
     >>> ratio([4, 8], [2, 4]), ratio([3, 9], [2, 4]), ratio([3], [1])
     ((2.0, 0.0), (2.0, 0.3333333333333333), (3.0, None))
@@ -162,7 +156,7 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[f
 
 
 class Stopwatch:
-    """Seconds by stage; on a CUDA device the queue is emptied at both ends."""
+    """Seconds by stage; on a CUDA device both ends of a stage synchronise."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -177,14 +171,14 @@ class Stopwatch:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + self._now() - start
 
     def peak_memory(self) -> int:
-        """Most bytes in use since the beginning: on the device; else by the whole process, since it started."""
+        """Maximum of bytes in use: on a CUDA device since this stopwatch began, else by the process since it began."""
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
         import resource
         import sys
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
     def _now(self) -> float:
         if self._device.type == "cuda":

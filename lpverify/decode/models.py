@@ -1,7 +1,7 @@
-"""What the engine needs of a model, and how names become models.
+"""What the engine needs of a model: a state per request that can append tokens, score a tree and forget.
 
-A model makes a `State` for each request: the model's memory (a key-value cache) of the tokens it has been fed. The
-engine keeps one invariant between rounds: a state has been fed all committed tokens but the last, the *pending* one.
+A model makes a `State` for each request: its memory (a key-value cache) of the tokens it has been fed. Between rounds
+the engine keeps one invariant: a state has been fed all committed tokens but the last one, the *pending* token.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ ROLES = ("target", "draft")
 
 
 class State(Protocol):
-    """Memory of one request, in one branch or several.
-
-    Rows of logits are (rows, V). ``length`` counts the tokens fed to each branch.
-    """
+    """Memory of one request, in one branch or in B parallel branches. Logits have the shape (rows, V)."""
 
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """Number of tokens fed to each branch."""
 
     def append(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Feed one token to each branch (B,), return the logits after it; the first B > 1 tokens make B branches."""
+        """Feed one token to each branch and return the logits after it.
+
+        ``tokens`` and the rows of the result are one per branch, (B,) and (B, V). A state with one branch that gets
+        B > 1 tokens is copied to B branches first.
+        """
 
     def tree(self, tokens: torch.Tensor, parent: Sequence[int], depth: Sequence[int]) -> torch.Tensor:
-        """Feed a tree in one pass and return the logits after each node.
+        """Feed a tree of n tokens in one pass and return the logits after each node, (n, V).
 
-        Node 0 is the pending token, ``parent`` of every other node comes before it, ``depth`` is its distance to it.
+        Node 0 is the pending token. ``parent[c]`` < c is the parent of node c (not read for node 0), ``depth[c]`` its
+        distance to node 0.
         """
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:
-        """After `tree`: forget all its nodes but those on this path, given from node 0 down."""
+        """After `tree`: keep the nodes of one path, given from node 0 downwards, and forget all others."""
 
     def keep_branch(self, branch: int, length: int) -> None:
-        """Forget all branches but this one, and its tokens after the first ``length``."""
+        """Keep one branch and its first ``length`` tokens, and forget everything else."""
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. ``vocabulary``: token string -> id; ``eos``: ids that end a text."""
+    """Text to token ids and back. ``vocabulary``: token string -> id; ``eos``: the ids that end a text."""
 
     @property
     def eos(self) -> frozenset[int]: ...
@@ -56,7 +59,7 @@ class Tokenizer(Protocol):
 
 
 class Model(Protocol):
-    """A causal language model. ``limit``: most tokens it can be fed, None where there is no limit."""
+    """A causal language model. ``limit``: the longest context in tokens, None if there is no limit."""
 
     @property
     def name(self) -> str: ...
@@ -68,53 +71,63 @@ class Model(Protocol):
     def limit(self) -> int | None: ...
 
     def start(self, tokens: Sequence[int]) -> State:
-        """A state that has been fed ``tokens``."""
+        """A new state that has been fed ``tokens``."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Target and draft that share a vocabulary of ``vocab_size`` tokens (the larger of the two; see `pair`)."""
+    """Target and draft over one vocabulary of ``vocab_size`` tokens, the larger of the two sizes."""
 
     target: Model
     draft: Model
+
+    @classmethod
+    def checked(
+        cls,
+        target: Model,
+        draft: Model,
+        target_tokenizer: Tokenizer | None = None,
+        draft_tokenizer: Tokenizer | None = None,
+    ) -> Pair:
+        """The pair, if both models use the same tokens.
+
+        With both tokenizers their token strings are compared, and the numbers of logits may differ: some models pad
+        their vocabulary, and `lpverify.decode.sampling.probabilities` gives tokens that a model lacks probability 0.
+
+        Raises:
+            InputError: token strings differ; or a tokenizer is missing and the vocabulary sizes differ.
+        """
+        if target_tokenizer is not None and draft_tokenizer is not None:
+            ours, theirs = target_tokenizer.vocabulary, draft_tokenizer.vocabulary
+            differing = sorted(ours.keys() ^ theirs.keys()) or sorted(t for t in ours if ours[t] != theirs[t])
+            if differing:
+                token = differing[0]
+                got = f"token {token!r} with id {theirs.get(token)} in the draft, {ours.get(token)} in the target"
+                expected = f"the same token strings in both ({len(differing)} differ)"
+                raise errors.fail(f"draft {draft.name}", got=got, expected=expected)
+        elif target.vocab_size != draft.vocab_size:
+            got = f"{draft.vocab_size} tokens, {target.vocab_size} in the target {target.name}"
+            raise errors.fail(f"draft {draft.name}", got=got, expected="the same vocabulary")
+        return cls(target, draft)
 
     @property
     def vocab_size(self) -> int:
         return max(self.target.vocab_size, self.draft.vocab_size)
 
-
-def pair(
-    target: Model, draft: Model, target_tokenizer: Tokenizer | None = None, draft_tokenizer: Tokenizer | None = None
-) -> Pair:
-    """Check that two models speak of the same tokens.
-
-    Where only the number of logits differs (one model pads its vocabulary) the shorter rows get zero mass. Raises
-    InputError where token strings differ, or sizes differ and the strings are not known.
-    """
-    ours = target_tokenizer.vocabulary if target_tokenizer else None
-    theirs = draft_tokenizer.vocabulary if draft_tokenizer else None
-    if ours is not None and theirs is not None:
-        differing = sorted(ours.keys() ^ theirs.keys()) or sorted(t for t in ours if ours[t] != theirs[t])
-        if differing:
-            token = differing[0]
-            got = f"token {token!r} with id {theirs.get(token)} in the draft, {ours.get(token)} in the target"
-            expected = f"the same token strings in both ({len(differing)} differ)"
-            raise errors.fail(f"draft {draft.name}", got=got, expected=expected)
-    elif target.vocab_size != draft.vocab_size:
-        got = f"{draft.vocab_size} tokens, {target.vocab_size} in the target {target.name}"
-        raise errors.fail(f"draft {draft.name}", got=got, expected="the same vocabulary")
-    return Pair(target, draft)
-
-
-def padded(logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Logits (R, <= V) with tokens the model does not have at probability 0."""
-    missing = vocab_size - logits.shape[-1]
-    return torch.nn.functional.pad(logits, (0, missing), value=-torch.inf) if missing else logits
+    def check_context(self, prompt: int, new: int, drafted: int) -> None:
+        """Raise InputError for an empty prompt, and if so many tokens do not fit into the context of a model."""
+        if prompt < 1:
+            raise errors.fail("prompt", got="no token", expected="at least one (a begin-of-text token will do)")
+        for role, model in (("target", self.target), ("draft", self.draft)):
+            if model.limit is not None and prompt + new + drafted > model.limit:
+                got = f"{prompt} prompt + {new} new + {drafted} drafted tokens"
+                raise errors.fail(f"{role} {model.name}", got=got, expected=f"at most {model.limit} in all")
 
 
 def known(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """``tokens`` with those that the model does not have replaced by 0.
+    """``tokens`` with those outside the model's vocabulary replaced by token 0.
 
-    Nothing depends on what stands in: the target never accepts a token it does not have, and any draft is lossless.
+    The replacement has no effect on the output: the target never accepts a token that it lacks (its probability is 0),
+    and verification is lossless for any draft.
     """
     return torch.where((tokens >= 0) & (tokens < vocab_size), tokens, 0)

@@ -1,4 +1,4 @@
-"""Where prompts come from: text, a file, or a public set by name."""
+"""Prompts from a text, a file, or a public data set by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from lpverify import errors
 
 FIELDS = ("question", "prompt", "problem", "text")
-"""Names under which a line of JSON may hold its prompt."""
+"""Names of the field with the prompt in a line of JSON; the first one present counts."""
 
 SETS = {
     "gsm8k": ("openai/gsm8k", "main", "test"),
@@ -24,17 +24,22 @@ SETS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """``key`` depends on the text and on how often it came before, not on the other prompts."""
+    """A prompt; its ``key`` depends on the text and its number of earlier occurrences, not on the other prompts."""
 
     text: str
     key: str
 
 
 def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
-    """Prompts of ``source``, at most ``limit``: the name of a public set, a file, else ``source`` itself is the text.
+    """Prompts by source.
 
-    A ``.jsonl`` file has one prompt a line, a JSON object with one of `FIELDS`; any other file is one prompt. Raises
-    InputError, naming file and line.
+    Args:
+        source: the name of a public set (`SETS`), a file, or else the text of the only prompt. A ``.jsonl`` file has
+            one prompt per line, a JSON object with one of `FIELDS`; any other file is one prompt.
+        limit: use the first so many prompts only.
+
+    Raises:
+        InputError: names the file and line that cannot be used; or there is no prompt.
     """
     if source in SETS:
         texts = _from_hub(source, limit)
@@ -84,11 +89,11 @@ def _text_of(line: str, where: str) -> str:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise errors.fail(where, got=f"{error.msg} at column {error.colno}", expected="a JSON object") from error
-    found = [entry[name] for name in FIELDS if isinstance(entry, dict) and name in entry]
-    if not found or not isinstance(found[0], str):
-        got = f"fields {', '.join(entry)}" if isinstance(entry, dict) and not found else "no text"
+    values = [entry[name] for name in FIELDS if isinstance(entry, dict) and name in entry]
+    if not values or not isinstance(values[0], str):
+        got = f"fields {', '.join(entry)}" if isinstance(entry, dict) and not values else "no text"
         raise errors.fail(where, got=got, expected="text in a field " + ", ".join(FIELDS))
-    return found[0]
+    return values[0]
 
 
 def _from_hub(name: str, limit: int | None) -> list[str]:
@@ -97,7 +102,7 @@ def _from_hub(name: str, limit: int | None) -> list[str]:
         from datasets import load_dataset
 
         rows: Any = load_dataset(repository, configuration, split=split)
-    except Exception as error:  # offline, not installed, renamed: many libraries below
+    except Exception as error:  # offline, not installed, renamed: each library raises its own
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         expected = f"{repository} from the hub, or a local .jsonl file"
         raise errors.fail(f"prompts {name}", got=reason, expected=expected) from error

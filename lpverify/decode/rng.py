@@ -1,7 +1,7 @@
-"""Random numbers by address: one uniform per (seed, request, round, role, path, depth).
+"""Random numbers by address: one uniform for each (seed, request, round, role, path, depth).
 
-A uniform is a hash of its address, so it depends on nothing else: not on the order of requests, on the number of paths,
-or on how many numbers were drawn before. No two places of one run share an address, and no state is kept.
+A uniform is a hash of its address and depends on nothing else: not on the order of the requests, the number of paths,
+or how many numbers were drawn before. No two decisions of a run share an address, and there is no state.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from enum import IntEnum
 from hashlib import blake2b
 from struct import pack
 
+import numpy as np
+import numpy.typing as npt
+
 
 class Role(IntEnum):
     """What a uniform decides."""
@@ -18,8 +21,8 @@ class Role(IntEnum):
     DRAFT = 0  # a drafted token
     NODE = 1  # the node at which a round stops
     TOKEN = 2  # the token emitted there
-    TARGET = 3  # a token of the target alone
-    OTHER = 4  # the seed of a generator that is not ours
+    TARGET = 3  # a token that the target samples alone
+    OTHER = 4  # the seed of another library's generator
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,14 @@ class Keys:
         """A multiple of 2^-53 in [0, 1)."""
         return (self.bits(round_, role, path, depth) >> 11) * 2.0**-53
 
+    def drafting(self, round_: int, num_paths: int, depth: int) -> npt.NDArray[np.float64]:
+        """The uniforms of the drafted tokens of one round, (L, K)."""
+        return np.array(
+            [[self.uniform(round_, Role.DRAFT, path, i) for path in range(num_paths)] for i in range(depth)]
+        )
+
     def verifying(self, round_: int) -> RoundUniforms:
-        """The two uniforms of `lpverify.verifiers.sample` in one round."""
+        """The two uniforms that `lpverify.verifiers.sample` draws in one round."""
         return RoundUniforms(self, round_)
 
 
@@ -54,7 +63,7 @@ class RoundUniforms:
     """A source for `lpverify.verifiers.sample`: first the node's uniform, then the token's."""
 
     def __init__(self, keys: Keys, round_: int) -> None:
-        self._rest = iter([keys.uniform(round_, Role.NODE), keys.uniform(round_, Role.TOKEN)])
+        self._uniforms = iter([keys.uniform(round_, Role.NODE), keys.uniform(round_, Role.TOKEN)])
 
     def random(self) -> float:
-        return next(self._rest)
+        return next(self._uniforms)

@@ -8,107 +8,97 @@ from typing import Any
 
 import torch
 
-from lpverify import errors
 from lpverify.decode import baselines, engine
 from lpverify.decode.engine import Request, Settings
 from lpverify.decode.metrics import DecodeStats, Generation, RoundRecord, summarize
-from lpverify.decode.models import Pair, Tokenizer
-from lpverify.decode.prompts import Prompt
+from lpverify.decode.models import Pair
 from lpverify.decode.records import Records
+from lpverify.decode.session import LoadedPair
 from lpverify.files import provenance
-from lpverify.verifiers import VERIFIERS, Verifier, verifier
+from lpverify.verifiers import names, verifier
 
 BASELINES = {"autoregressive": baselines.autoregressive, "assisted": baselines.assisted}
-ALGORITHMS = (*(name for name in VERIFIERS if name != "policy"), *BASELINES)
-"""``policy`` is not among them: it is the solution of one table's LP."""
+ALGORITHMS = (*names(), *BASELINES)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Told after every round: ``done`` of ``total`` prompt runs are finished; ``result`` when one just did."""
+    """Reported after every round: ``finished`` of ``total`` runs, one per algorithm and prompt.
+
+    ``tokens``, ``rounds``: of the run in progress. ``result``: the run that has just finished, else None.
+    """
 
     algorithm: str
-    done: int
+    finished: int
     total: int
     tokens: int
     rounds: int
     result: Generation | None = None
 
 
-def parse_names(option: str, text: str, among: tuple[str, ...] = ALGORITHMS) -> list[str]:
-    """Algorithm names from a comma-separated option, each once. Raises InputError for an unknown one."""
-    names = [errors.choice(option, name.strip(), among) for name in text.split(",") if name.strip()]
-    if not names:
-        raise errors.fail(option, got=repr(text), expected="one of " + ", ".join(among))
-    return list(dict.fromkeys(names))
-
-
 def compare(
-    pair: Pair,
-    tokenizer: Tokenizer,
+    opened: LoadedPair,
     algorithms: Sequence[str],
-    prompts: Sequence[Prompt],
+    requests: Sequence[Request],
     settings: Settings,
     records: Records,
-    *,
-    chat: bool = False,
-    report: Callable[[Progress], None] | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
 ) -> list[DecodeStats]:
-    """Run every algorithm on every prompt; what ``records`` has is not run again.
+    """Run every algorithm on every prompt; runs that ``records`` contains are not repeated.
 
-    All prompts are checked before the first is run. The first algorithm of a prompt is another one each time, so that a
-    machine that warms up or slows down is unfair to none. Raises InputError as the algorithms.
+    All prompts are checked before the first run. The order of the algorithms rotates across prompts, which balances
+    drift in the machine's speed.
+
+    Args:
+        opened: the models and their tokenizer.
+        algorithms: names out of `ALGORITHMS`.
+        requests: the prompts (`LoadedPair.requests`).
+        settings: K, L, sampling, length and seed.
+        records: finished runs, to which new ones are appended.
+        report: called after every round and every run.
+
+    Returns:
+        Statistics, one entry per algorithm.
+
+    Raises:
+        InputError: as `lpverify.decode.engine.generate` and the baselines.
     """
-    requests = [Request(tuple(tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
+    pair = opened.models
     for request in requests:
-        engine.check_context(pair, request, settings)
-    checked = {name: verifier(name) for name in algorithms if name not in BASELINES}
+        pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
+    verifiers = {name: verifier(name) for name in algorithms if name not in BASELINES}
     if any(records.get(name, request.key) is None for name in algorithms for request in requests):
-        once = replace(settings, max_new_tokens=1)  # kernels are set up at first use, which is nobody's time
-        baselines.autoregressive(pair, requests[0], once)
-        baselines.autoregressive(Pair(pair.draft, pair.draft), requests[0], once)
+        warm_up = replace(settings, max_new_tokens=1)  # excluded from timings
+        baselines.autoregressive(pair, requests[0], warm_up)
+        baselines.autoregressive(Pair(pair.draft, pair.draft), requests[0], warm_up)
     results: dict[str, list[Generation]] = {name: [] for name in algorithms}
     total = len(algorithms) * len(requests)
-    for i, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
+    for i, request in enumerate(requests):
         shift = i % len(algorithms)
         for name in (*algorithms[shift:], *algorithms[:shift]):
-            done = sum(map(len, results.values()))
+            finished = sum(map(len, results.values()))
             result = records.get(name, request.key)
             if result is None:
-                watch = _Watch(name, done, total, report)
-                result = _run(pair, name, checked.get(name), request, settings, watch)
-                records.add(result, prompt=prompt.text, text=tokenizer.decode(result.tokens), versions=versions())
+                tokens: list[int] = []  # of each round
+
+                def on_round(
+                    record: RoundRecord, name: str = name, finished: int = finished, tokens: list[int] = tokens
+                ) -> None:
+                    tokens.append(record.committed)
+                    report(Progress(name, finished, total, sum(tokens), len(tokens)))
+
+                if name in BASELINES:
+                    result = BASELINES[name](pair, request, settings, on_round)
+                else:
+                    result = engine.generate(pair, verifiers[name], request, settings, on_round)
+                text = opened.tokenizer.decode(result.tokens)
+                records.add(result, prompt=request.text, text=text, versions=versions())
             results[name].append(result)
-            if report is not None:
-                report(Progress(name, done + 1, total, len(result.tokens), len(result.rounds), result))
+            report(Progress(name, finished + 1, total, len(result.tokens), len(result.rounds), result))
     return [summarize(results[name]) for name in algorithms]
 
 
-class _Watch:
-    """Counts the rounds of one prompt for whoever wants to see them."""
-
-    def __init__(self, name: str, done: int, total: int, report: Callable[[Progress], None] | None) -> None:
-        self._fixed, self._report = (name, done, total), report
-        self._tokens = self._rounds = 0
-
-    def __call__(self, record: RoundRecord) -> None:
-        self._tokens += record.committed
-        self._rounds += 1
-        if self._report is not None:
-            self._report(Progress(*self._fixed, self._tokens, self._rounds))
-
-
-def _run(
-    pair: Pair, name: str, checked: Verifier | None, request: Request, settings: Settings, watch: _Watch
-) -> Generation:
-    if checked is None:
-        return BASELINES[name](pair, request, settings, watch)
-    return engine.generate(pair, checked, request, settings, watch)
-
-
 def versions() -> dict[str, Any]:
-    """What the numbers were made with."""
-    found = dict(provenance("torch", "transformers"))
-    if torch.cuda.is_available():
-        found["device"] = torch.cuda.get_device_name()
-    return found
+    """The software, and the name of the CUDA device if there is one, that numbers were computed with."""
+    device = {"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return provenance("torch", "transformers") | device

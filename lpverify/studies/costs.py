@@ -1,15 +1,15 @@
 """Seconds of the parts of a round on a pair of models, measured with the engine's own functions.
 
-Each part is timed alone after a context, the parts interleaved, and every time is the median over contexts, so that a
-machine that slows down for a while is unfair to none:
+Each part is timed alone after a context, the parts interleaved, and every result is the median over contexts, which
+balances temporary drift in the machine's speed:
 
-    draft_step, round   `draft_paths` at two depths; the slope is one step at batch K, what is left of the intercept
-                        after the first step (forking the cache, numbering nodes) counts to ``round``
+    draft_step, round   drafting at two depths: the slope is one draft step at batch K; the remainder after the first
+                        step (copying the cache to K branches, numbering nodes) counts as part of ``round``
     target_pass         one pass over a tree of n tokens, to probabilities
-    verify              law and draw on a drafted tree, cut to every K and L
-    round               also: both caches brought to half an accepted path
-    catch_up            feeding the draft one token
-    target_step         one token by the target alone, drawn
+    verify              stop distribution and draw on a drafted tree, cut to every K and L
+    round               also: both caches cut back to half an accepted path
+    catch_up            one token fed to the draft
+    target_step         one token drawn from the target alone
 """
 
 from __future__ import annotations
@@ -22,247 +22,229 @@ import torch
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.decode.drafter import Draft, draft_paths
-from lpverify.decode.engine import Request, drafted_tree, path_to, settle_draft
+from lpverify.decode.drafter import draft_paths
+from lpverify.decode.engine import ActiveRequest, Request
 from lpverify.decode.metrics import Stopwatch
-from lpverify.decode.models import Model, Pair, State, padded
-from lpverify.decode.rng import Keys, Role
+from lpverify.decode.models import Pair
+from lpverify.decode.rng import Role
 from lpverify.decode.run import versions
-from lpverify.decode.sampling import Sampling, probabilities
+from lpverify.decode.sampling import Sampling
 from lpverify.numerics import Array
-from lpverify.studies.contexts import target_text
+from lpverify.studies.text import target_text
 from lpverify.verifiers import Verifier, sample, verifier
 from lpverify.verifiers.sample import pick
 
 Key = tuple[Any, ...]
 SCHEMA = "lpverify/costs@1"
 POINTS = 8
-"""Sizes of target pass that are timed, at most; they are further apart the larger they are."""
+"""Limit of the number of tree sizes at which the target pass is timed; they are roughly geometric."""
 
-LEAST_DEPTH = 8
-"""Drafts are timed at 2 tokens and at the largest depth, at least this one."""
+DRAFT_DEPTH = 8
+"""Drafts are timed at 2 tokens and at the largest depth, or at this one if it is larger."""
 
 TIMES = 3
-"""What can be done again after the same context is timed so often."""
+"""Repetitions per context for operations that can be undone."""
 
 
 def measure(
     pair: Pair,
-    after: Sequence[Sequence[int]],
+    contexts: Sequence[Sequence[int]],
     algorithms: Sequence[str],
-    paths: Iterable[int],
+    num_paths: Iterable[int],
     depths: Iterable[int],
     sampling: Sampling,
     *,
     seed: int = 0,
-    advance: Callable[[], None] | None = None,
+    advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The document ``lpverify/costs@1`` for these algorithms, K and L, measured ``after`` contexts of typical length.
+    """The document ``lpverify/costs@1``, for every K of ``num_paths`` with every L of ``depths``.
 
-    The first context is measured once more before all others, as a warm-up that does not count; ``advance`` is called
-    after each. Raises InputError for an unknown algorithm, impossible numbers, and a context that does not fit into a
-    model.
+    The first context is measured once more before all others, as a warm-up that does not count.
+
+    Args:
+        pair: target and draft.
+        contexts: token ids, of typical length; see `typical_contexts`.
+        algorithms: names of verifiers.
+        num_paths, depths: all K and L that the costs are needed for.
+        sampling: temperature and filters.
+        seed: of everything that is drawn.
+        advance: called after each context, the warm-up included.
+
+    Raises:
+        InputError: an algorithm is unknown, a number impossible, there is no context, or one does not fit.
     """
-    paths = sorted({1, *(errors.integer("paths (K)", count, least=1) for count in paths)})
+    counts = sorted({1, *(errors.integer("paths (K)", count, least=1) for count in num_paths)})
     depths = sorted({errors.integer("depth (L)", depth, least=1) for depth in depths})
-    checked = {name: verifier(name) for name in algorithms}
-    deepest = max(*depths, LEAST_DEPTH)
-    errors.integer("contexts", len(after), least=1)
-    for context in after:
-        check_room(pair, len(context), deepest)
+    verifiers = {name: verifier(name) for name in algorithms}
+    deepest = max(*depths, DRAFT_DEPTH)
+    errors.integer("contexts", len(contexts), least=1)
+    for context in contexts:
+        pair.check_context(len(context), 1, deepest)
     times: dict[Key, list[float]] = {}
-    for repeat, context in enumerate((after[0], *after)):
-        bench = _Bench(pair, context, sampling, Keys(seed, "costs"), repeat)
-        bench.target(_sizes(paths[-1] * depths[-1] + 1), paths[-1])
-        for count in paths:
+    for repeat, context in enumerate((contexts[0], *contexts)):
+        bench = _Bench(pair, Request(tuple(context), "costs"), sampling, seed, repeat)
+        bench.target(_sizes(counts[-1] * depths[-1] + 1), counts[-1])
+        for count in counts:
             bench.draft(count, deepest)
-        view = bench.view(paths[-1], depths[-1])
-        for count in paths:
+        bench.catch_up()
+        tree = bench.tree(counts[-1], depths[-1])
+        for count in counts:
             for depth in depths:
-                part = view.restricted(count, depth)
-                for name, algorithm in checked.items():
+                part = tree.restricted(count, depth)
+                for name, algorithm in verifiers.items():
                     if count == 1 or not algorithm.first_path_only:
                         bench.verify(name, algorithm, part)
-        for count in paths:
+        for count in counts:
             bench.cache(count, depths[-1])
         if repeat > 0:
             for key, seconds in bench.seconds.items():
                 times.setdefault(key, []).extend(seconds)
-        if advance is not None:
-            advance()
-    found = {key: median(values) for key, values in times.items()}
-    return {"schema": SCHEMA, **_tables(found, paths, deepest), "versions": versions()}
+        advance()
+    medians = {key: median(seconds) for key, seconds in times.items()}
+    return {"schema": SCHEMA, **_tables(medians, counts, deepest), "versions": versions()}
 
 
-def contexts(
+def typical_contexts(
     pair: Pair,
-    prompts: Sequence[tuple[tuple[int, ...], str]],
+    requests: Sequence[Request],
     count: int,
     length: int,
     depth: int,
     sampling: Sampling,
     *,
     seed: int = 0,
-    advance: Callable[[], None] | None = None,
+    advance: Callable[[], None] = lambda: None,
 ) -> list[tuple[int, ...]]:
-    """``count`` contexts of ``length`` tokens: prompts (tokens, key) in turn, continued by the target, or cut.
+    """``count`` contexts of ``length`` tokens: the prompts in turn, cut, or continued by the target.
 
-    A prompt that is used again is continued differently. Raises InputError where a context and ``depth`` drafted tokens
-    do not fit into a model.
+    A prompt that is used again is continued differently. ``advance`` is called after each context.
+
+    Raises:
+        InputError: a context and ``depth`` drafted tokens do not fit into a model.
     """
-    check_room(pair, length, depth)
-    found = []
+    pair.check_context(errors.integer("context", length, least=1), 1, depth)
+    contexts = []
     for i in range(errors.integer("contexts", count, least=1)):
-        tokens, key = prompts[i % len(prompts)]
-        request = Request(tokens[:length], f"{key} {i}")
-        found.append(request.tokens + target_text(pair, request, length - len(request.tokens), sampling, seed))
-        if advance is not None:
-            advance()
-    return found
+        prompt = requests[i % len(requests)]
+        request = Request(prompt.tokens[:length], f"{prompt.key} {i}")
+        contexts.append(request.tokens + target_text(pair, request, length - len(request.tokens), sampling, seed))
+        advance()
+    return contexts
 
 
-def check_room(pair: Pair, context: int, depth: int) -> None:
-    """Raise InputError when a context, a pending token and a draft do not fit into a model."""
-    errors.integer("context", context, least=1)
-    for role, model in (("target", pair.target), ("draft", pair.draft)):
-        if model.limit is not None and context + 1 + depth > model.limit:
-            got = f"a context of {context} tokens and {depth} drafted ones"
-            raise errors.fail(f"{role} {model.name}", got=got, expected=f"at most {model.limit} in all")
-
-
-def _sizes(most: int) -> list[int]:
-    """Sizes of tree from 2 to ``most`` tokens, at most `POINTS`, roughly geometric.
+def _sizes(largest: int) -> list[int]:
+    """Sizes of tree from 2 to ``largest`` tokens, at most `POINTS`, roughly geometric.
 
     >>> _sizes(33), _sizes(3)
     ([2, 3, 4, 7, 10, 15, 22, 33], [2, 3])
     """
-    ratio = (most / 2) ** (1 / (POINTS - 1))
-    return sorted({round(2 * ratio**i) for i in range(POINTS)})
+    factor = (largest / 2) ** (1 / (POINTS - 1))
+    return sorted({round(2 * factor**i) for i in range(POINTS)})
 
 
 class _Bench:
-    """One context: ``seconds`` by part and its arguments."""
+    """Times the parts after one context; ``seconds`` by part and its arguments."""
 
-    def __init__(self, pair: Pair, context: Sequence[int], sampling: Sampling, keys: Keys, repeat: int) -> None:
-        self._pair, self._sampling, self._keys, self._repeat = pair, sampling, keys, repeat
-        self._context, self._pending = list(context[:-1]), context[-1]
+    def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int, repeat: int) -> None:
+        self._pair, self._round, self._length = pair, repeat, len(request.tokens) - 1
+        self._request, self._seed = request, seed
+        self._active = ActiveRequest(pair, request, sampling, seed)
+        self._target_token = torch.tensor([request.tokens[-1]], device=pair.target.device)
+        self._draft_token = torch.tensor([request.tokens[-1]], device=pair.draft.device)
         self.seconds: dict[Key, list[float]] = {}
 
     def _time(self, key: Key, work: Callable[[], Any], undo: Callable[[], Any] | None = None) -> None:
-        """Time ``work`` once, or `TIMES` times if it can be undone; it is left undone."""
+        """Time ``work`` once, or `TIMES` times if it can be undone; afterwards it is undone."""
         for _ in range(1 if undo is None else TIMES):
             watch = Stopwatch(self._pair.target.device)
-            with torch.inference_mode(), watch("part"):
-                work()
-            self.seconds.setdefault(key, []).append(watch.seconds["part"])
-            if undo is not None:
-                undo()
-
-    def _rows(self, logits: torch.Tensor) -> torch.Tensor:
-        return probabilities(padded(logits, self._pair.vocab_size), self._sampling)
+            with torch.inference_mode():
+                with watch("part"):
+                    work()
+                self.seconds.setdefault(key, []).append(watch.seconds["part"])
+                if undo is not None:
+                    undo()
 
     def target(self, sizes: Sequence[int], branches: int) -> None:
-        """One step alone, and passes over the first n tokens of ``branches`` disjoint paths.
+        """One step of the target alone, and passes over the first n tokens of ``branches`` disjoint paths.
 
-        The draft makes a step before each, as in a round: it leaves the processor's caches to its own weights.
+        The draft makes a step before each, as in a round: so the processor's caches hold the draft's weights.
         """
-        device = self._pair.target.device
-        state, other = self._start(self._pair.target), self._start(self._pair.draft)
-        token = torch.tensor([self._pending], device=self._pair.draft.device)
-        fed = state.length
+        active = self._active
 
         def step() -> int:
-            rows = self._rows(state.append(torch.tensor([self._pending], device=device)))
-            return pick(cast(Array, rows[0]), self._keys.uniform(self._repeat, Role.TARGET))
+            row = active.rows(active.target.append(self._target_token))[0]
+            return pick(cast(Array, row), active.keys.uniform(self._round, Role.TARGET))
 
         def undo() -> None:
-            state.keep_branch(0, fed)
-            with torch.inference_mode():
-                other.append(token)
-            other.keep_branch(0, fed)
+            active.target.keep_branch(0, self._length)
+            active.draft.append(self._draft_token)
+            active.draft.keep_branch(0, self._length)
 
-        undo()
+        with torch.inference_mode():
+            undo()
         self._time(("target_step",), step, undo)
         for size in sizes:
             parent = [-1, *(max(i - branches, 0) for i in range(1, size))]
             depth = [0, *((i - 1) // branches + 1 for i in range(1, size))]
-            tokens = torch.full((size,), self._pending, device=device)
+            tokens = self._target_token.repeat(size)
 
             def score(tokens: torch.Tensor = tokens, parent: Any = parent, depth: Any = depth) -> torch.Tensor:
-                return self._rows(state.tree(tokens, parent, depth))
+                return active.rows(active.target.tree(tokens, parent, depth))
 
             self._time(("target_pass", size), score, undo)
 
-    def draft(self, paths: int, deepest: int) -> None:
-        """Drafts of 2 and of ``deepest`` tokens, and one token fed by itself."""
-        state = self._start(self._pair.draft)
-        fed = state.length
-        model, size = self._pair.draft, self._pair.vocab_size
-
-        def undo() -> None:
-            state.keep_branch(0, fed)
-
+    def draft(self, num_paths: int, deepest: int) -> None:
+        """Drafts of 2 and of ``deepest`` tokens."""
+        active = self._active
         for depth in (2, deepest):
-            arguments = (paths, depth, self._sampling, self._keys, self._repeat, size)
 
-            def draft(arguments: Any = arguments) -> Draft:
-                return draft_paths(model, state, self._pending, *arguments)
+            def draft(depth: int = depth) -> Any:
+                uniforms = active.keys.drafting(self._round, num_paths, depth)
+                return draft_paths(self._pair, active.draft, active.pending, uniforms, active.sampling)
 
-            self._time(("draft", paths, depth), draft, undo)
-        if paths == 1:
-            token = torch.tensor([self._pending], device=self._pair.draft.device)
-            self._time(("catch_up",), lambda: state.append(token), undo)
+            self._time(("draft", num_paths, depth), draft, lambda: active.draft.keep_branch(0, self._length))
 
-    def view(self, paths: int, depth: int) -> DraftTree:
+    def catch_up(self) -> None:
+        """One token fed to the draft."""
+        state = self._active.draft
+        self._time(("catch_up",), lambda: state.append(self._draft_token), lambda: state.keep_branch(0, self._length))
+
+    def tree(self, num_paths: int, depth: int) -> DraftTree:
         """A drafted tree with the target's rows, untimed."""
-        return self._round(paths, depth)[0]
-
-    def verify(self, name: str, algorithm: Verifier, view: DraftTree) -> None:
-        paths, depth = view.paths.shape
-        uniforms = self._keys.verifying(self._repeat)
-        self._time(("verify", name, paths, depth), lambda: sample(algorithm(view), uniforms))
-
-    def cache(self, paths: int, depth: int) -> None:
-        """Half of the last path is committed."""
-        view, (target, draft) = self._round(paths, depth)
-        fed, kept = len(self._context), depth // 2
-        node = int(view.node_of[-1, kept])
-
-        def settle() -> None:
-            nodes = path_to(view, node)
-            path = int((view.node_of[:, kept] == node).argmax())
-            target.keep_nodes(nodes)
-            settle_draft(draft, fed, path, [int(view.token[c]) for c in nodes[1:]], depth, self._pair.draft.device)
-
-        self._time(("cache", paths), settle)
-
-    def _round(self, paths: int, depth: int) -> tuple[DraftTree, tuple[State, State]]:
-        pair = self._pair
-        states = self._start(pair.target), self._start(pair.draft)
-        arguments = (paths, depth, self._sampling, self._keys, self._repeat, Stopwatch(pair.target.device))
         with torch.inference_mode():
-            return drafted_tree(pair, states, self._pending, *arguments), states
+            tree = self._active.draft_tree(num_paths, depth, self._round)
+            self._active.forget(self._length)
+            return tree
 
-    def _start(self, model: Model) -> State:
+    def verify(self, name: str, algorithm: Verifier, tree: DraftTree) -> None:
+        num_paths, depth = tree.paths.shape
+        uniforms = self._active.keys.verifying(self._round)
+        self._time(("verify", name, num_paths, depth), lambda: sample(algorithm(tree), uniforms))
+
+    def cache(self, num_paths: int, depth: int) -> None:
+        """Commit half of the last path."""
+        active = ActiveRequest(self._pair, self._request, self._active.sampling, self._seed)
         with torch.inference_mode():
-            return model.start(self._context)
+            tree = active.draft_tree(num_paths, depth, self._round)
+        node = int(tree.node_of[-1, depth // 2])
+        self._time(("cache", num_paths), lambda: active.commit(tree, node, active.pending))
 
 
-def _tables(found: dict[Key, float], paths: Sequence[int], deepest: int) -> dict[str, Any]:
-    """Medians by part to the tables of the document."""
-    step = {count: (found["draft", count, deepest] - found["draft", count, 2]) / (deepest - 2) for count in paths}
+def _tables(medians: dict[Key, float], counts: Sequence[int], deepest: int) -> dict[str, Any]:
+    """Medians by part as the tables of the document."""
+    step = {count: (medians["draft", count, deepest] - medians["draft", count, 2]) / (deepest - 2) for count in counts}
     verify: dict[str, dict[str, dict[str, float]]] = {}
-    for key, seconds in found.items():
+    for key, seconds in medians.items():
         if key[0] == "verify":
             _, name, count, depth = key
             verify.setdefault(name, {}).setdefault(str(count), {})[str(depth)] = seconds
-    # the intercept's rest is a difference of times that are nearly equal: noise may make it negative
-    rest = {count: max(found["draft", count, 2] - step[1] - step[count], 0.0) for count in paths}
+    # the remainder is a difference of nearly equal times: noise may make it negative
+    remainder = {count: max(medians["draft", count, 2] - step[1] - step[count], 0.0) for count in counts}
     return {
-        "draft_step": {str(count): step[count] for count in paths},
-        "target_pass": {str(key[1]): seconds for key, seconds in found.items() if key[0] == "target_pass"},
+        "draft_step": {str(count): step[count] for count in counts},
+        "target_pass": {str(key[1]): seconds for key, seconds in medians.items() if key[0] == "target_pass"},
         "verify": verify,
-        "round": {str(count): rest[count] + found["cache", count] for count in paths},
-        "catch_up": found["catch_up",],
-        "target_step": found["target_step",],
+        "round": {str(count): remainder[count] + medians["cache", count] for count in counts},
+        "catch_up": medians["catch_up",],
+        "target_step": medians["target_step",],
     }

@@ -1,31 +1,29 @@
-"""The whole prefix tree below a context as a small problem, exact for every verifier.
+"""The whole prefix tree below a context of a real pair as a small problem, exact for every verifier.
 
-Sampling with top-k leaves at most k tokens in the target's row p and in the draft's row q of a node. The children of
-each node are numbered by *slots*: the draftable tokens (q > 0) in the order of their ids, then one slot for the mass of
-all tokens that only the target has; V is the largest number of slots at any node, at most k + 1 without ties. With
-phi(s) = 1 - (1-s)^K the budgets of any lossless verifier satisfy f(c) <= min(P(c), phi(Q(c))), so only tokens with
-p > 0 and q > 0 have subtrees that matter. They alone are scored; the rows below other slots are never reached with
-positive mass, and are all mass on slot 0.
+With top-k sampling a node has at most k tokens in the target's row p and in the draft's row q. The children of a node
+are numbered by *slots*: the draftable tokens (q > 0) in the order of their ids, then one slot with the mass of all
+tokens that only the target has. V is the largest number of slots at any node, without ties at most k + 1. A lossless
+verifier satisfies f(c) <= min(P(c), phi(Q(c))) with phi(s) = 1 - (1-s)^K, so only tokens with p > 0 and q > 0 have
+subtrees that matter, and only those are scored. Rows below other slots are never reached and get all mass on slot 0.
 
-**No value changes.** A token with q = 0 is never drafted, so it is only ever emitted where a round stops. Every rule
-treats such tokens alike: it leaves p there as it is (up to the norm of the whole row), and whatever else it computes
-from the row are sums over draftable tokens or over max(w p - q, 0), which is w p there and adds up. So p-only tokens
-may be merged: each verifier stops at the same nodes with the same probability, and the LP has the same live variables.
-Draftable tokens keep their order, so ties are broken as at full vocabulary.
+**No value changes.** A token with q = 0 is never drafted; it is emitted only where a round stops. Every rule leaves p
+at such tokens (up to a common factor of the row); everything else a rule computes from the row is a sum over draftable
+tokens, or a sum of max(w p - q, 0), which is w p at such tokens and therefore additive. So they may be merged: each
+verifier stops at the same nodes with the same probability, and the LP has the same variables. Draftable tokens keep
+their order, so ties are broken as at full vocabulary.
 
-**Tokens that only the draft has are not merged.** They are never accepted, but two verifiers tell them apart: Traversal
-takes the rejected token alone out of q, and the sets of drafted tokens that OT's coupling is built on get fewer.
-Merging two of them cost Traversal 0.10 of 1.96 tokens on a tree of V = 5, L = 2 with K = 2, and moved OT by 4e-4.
+**Tokens that only the draft has are not merged.** They are never accepted, but two verifiers distinguish them:
+Traversal removes the rejected token alone from q, and OT's coupling depends on the sets of drafted tokens. Merging two
+of them cost Traversal 0.10 of 1.96 tokens on a tree of V = 5, L = 2 with K = 2, and moved OT by 4e-4.
 
-TGBV and PBV merge tokens into blocks where the vocabulary is large; on an extracted problem each token is its own
-block, so their values there are those of the unmerged algorithms.
+Verifiers that put a large vocabulary into buckets of tokens see every token of an extracted problem, so their values
+are those without buckets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -35,34 +33,34 @@ from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.draft_tree import topology
 from lpverify.core.model_pair import ModelPair
-from lpverify.decode.models import Model, Pair, State, padded
-from lpverify.decode.sampling import Sampling, probabilities
-from lpverify.studies.contexts import Context, text_length
+from lpverify.decode.models import Model, Pair, State
+from lpverify.decode.sampling import Sampling, any_undefined, probabilities, undefined
+from lpverify.studies.text import Context, text_length
 
 Floats = npt.NDArray[np.float64]
 LEAST_TOP_K, MOST_TOP_K = 2, 8
 MAX_NODES = 20_000
-"""Most nodes of a problem unless told otherwise; the optimum of as many takes about a minute."""
+"""Default limit of the nodes of a problem; solving one of this size takes about a minute."""
 CHUNK = 2**25
-"""Entries of the rows that one tree pass gives ..."""
+"""Limit of the entries (rows times V) that one tree pass returns."""
 MOST_PREFIXES = 1024
-"""... and most prefixes in it; its mask is quadratic in them."""
+"""Limit of the prefixes in one tree pass, whose mask is quadratic in them."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """L = ``depth``; of each prompt ``contexts``, one every ``stride`` tokens.
+    """Trees of L = ``depth`` levels below ``contexts`` positions of each prompt, one every ``stride`` tokens.
 
-    Raises InputError for impossible numbers and a top-k outside `LEAST_TOP_K` .. `MOST_TOP_K`, SizeError where V^L
-    leaves are too many.
+    ``max_nodes``: limit of the nodes of one tree. Raises InputError for impossible numbers and a top-k outside
+    `LEAST_TOP_K` .. `MOST_TOP_K`, SizeError if a tree without ties would exceed ``max_nodes``.
     """
 
     depth: int
     sampling: Sampling
-    contexts: int = 1
+    contexts: int = field(default=1, metadata={"described": False})
     stride: int = 16
     seed: int = 0
-    max_nodes: int = MAX_NODES
+    max_nodes: int = field(default=MAX_NODES, metadata={"described": False})
 
     def __post_init__(self) -> None:
         errors.integer("depth (L)", self.depth, least=1)
@@ -75,15 +73,9 @@ class Settings:
         slots = errors.integer("top-k", self.sampling.top_k, least=LEAST_TOP_K, most=MOST_TOP_K) + 1
         check_nodes(f"top-k {slots - 1}", slots, self.depth, self.max_nodes)
 
-    def describe(self) -> dict[str, Any]:
-        """What decides a problem, as plain data: not how many there are."""
-        names = ("temperature", "top_k", "top_p")
-        sampling = {name: getattr(self.sampling, name) for name in names}
-        return {"depth": self.depth, **sampling, "stride": self.stride, "seed": self.seed}
 
-
-def check_nodes(what: str, slots: int, depth: int, most: int) -> None:
-    """Raise SizeError for more than ``most`` nodes.
+def check_nodes(what: str, slots: int, depth: int, limit: int) -> None:
+    """Raise SizeError if a tree with ``slots`` children per node has more than ``limit`` nodes.
 
     >>> check_nodes("top-k 8", 9, 5, 20_000)
     Traceback (most recent call last):
@@ -91,16 +83,19 @@ def check_nodes(what: str, slots: int, depth: int, most: int) -> None:
     lpverify.errors.SizeError: top-k 8: 9 slots and depth 5, 66429 nodes is more than 20000 nodes; use a smaller ...
     """
     nodes = tree.node_count(slots, depth)
-    if nodes > most:
+    if nodes > limit:
         size = f"{slots} slots and depth {depth}, {nodes} nodes"
         raise errors.too_large(
-            what, size=size, limit=f"{most} nodes", instead="use a smaller top-k or depth, or --nodes"
+            what, size=size, limit=f"{limit} nodes", instead="use a smaller top-k or depth, or --nodes"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """A node's row: ``tokens``, the draftable ones; ``target`` and ``draft`` (slots,), the last slot for p only."""
+    """The row of a node, ``target`` and ``draft`` (slots,).
+
+    ``tokens``: the draftable ones, the first slots; a further slot has the mass of the tokens that only the target has.
+    """
 
     tokens: tuple[int, ...]
     target: Floats
@@ -108,42 +103,45 @@ class Slots:
 
     @property
     def shared(self) -> Iterator[tuple[int, int]]:
-        """(slot, token) of those that target and draft both have."""
+        """(slot, token) of the tokens that target and draft both have."""
         return ((slot, token) for slot, token in enumerate(self.tokens) if self.target[slot] > 0)
 
 
 def slots(tokens: npt.NDArray[np.int64], target: Floats, draft: Floats) -> Slots:
-    """The row in which ``tokens`` (ascending) have these probabilities, all others none.
+    """The row from the probabilities of ``tokens`` (ascending); all other tokens have none.
 
     >>> row = slots(np.array([3, 5, 7, 9]), np.array([0.2, 0.5, 0.0, 0.3]), np.array([0.0, 0.4, 0.6, 0.0]))
     >>> row.tokens, row.target.tolist(), row.draft.tolist(), list(row.shared)
     ((5, 7), [0.5, 0.0, 0.5], [0.4, 0.6, 0.0], [(0, 5)])
     """
     draftable = draft > 0
-    law = (target[draftable], draft[draftable])
+    names = tuple(tokens[draftable].tolist())
     if not target[~draftable].any():
-        return Slots(tuple(tokens[draftable].tolist()), *law)
-    merged = np.append(law[0], target[~draftable].sum())
-    return Slots(tuple(tokens[draftable].tolist()), merged, np.append(law[1], 0.0))
+        return Slots(names, target[draftable], draft[draftable])
+    merged = np.append(target[draftable], target[~draftable].sum())
+    return Slots(names, merged, np.append(draft[draftable], 0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class Extract:
-    """The problem below a context, and the tokens of the root's draftable slots."""
+    """The problem below a context; ``tokens``: the root's draftable tokens, by slot."""
 
     pair: ModelPair
     tokens: tuple[int, ...]
 
 
 def extract(pair: Pair, context: Context, settings: Settings) -> Extract:
-    """Score the prefix tree of ``settings.depth`` levels below ``context`` with both models.
+    """Score the prefix tree of ``settings.depth`` levels below a context with both models.
 
-    Level by level, each in one tree pass of each model (more where the rows would fill the memory). An end-of-text
-    token is a token like any other. Raises InputError where logits are not numbers, SizeError where ties at the k-th
-    logit make more than ``settings.max_nodes`` nodes.
+    Each level takes one tree pass of each model, or more if the rows would exceed `CHUNK`. An end of text is a token
+    like any other.
+
+    Raises:
+        InputError: logits are NaN or infinite.
+        SizeError: ties at the k-th logit make more than ``settings.max_nodes`` nodes.
     """
-    known: list[dict[tuple[int, ...], Slots]] = []  # of each level: slots that lead to a live node -> its row
-    live: dict[tuple[int, ...], tuple[int, ...]] = {(): ()}  # the same keys -> the tokens that lead there
+    known: list[dict[tuple[int, ...], Slots]] = []  # per level: slots of the path to a node -> its row
+    live: dict[tuple[int, ...], tuple[int, ...]] = {(): ()}  # slots -> tokens of the path to the level's nodes
     with torch.inference_mode():
         scorer = Scorer(pair, context.tokens, settings.sampling)
         for _ in range(settings.depth):
@@ -157,12 +155,12 @@ def extract(pair: Pair, context: Context, settings: Settings) -> Extract:
 
 
 def _level(rows: dict[tuple[int, ...], Slots], name: str, depth: int, size: int) -> Floats:
-    """(V^depth, V) rows; all mass on slot 0 where no node is live."""
+    """Rows (V^depth, V) of one level, with all mass on slot 0 at nodes that were not scored."""
     level = np.zeros((tree.level_size(size, depth), size))
     level[:, 0] = 1.0
-    for at, row in rows.items():
-        law = getattr(row, name)
-        level[tree.index_of(at, size), : len(law)] = law
+    for path, slots_ in rows.items():
+        row = getattr(slots_, name)
+        level[tree.index_of(path, size), : len(row)] = row
     return level
 
 
@@ -175,15 +173,15 @@ class Scorer:
         self._chunk = min(MOST_PREFIXES, max(1, CHUNK // pair.vocab_size))
 
     def rows(self, prefixes: list[tuple[int, ...]]) -> list[Slots]:
-        """The row after each of ``prefixes``, all of one length. Raises InputError where logits are not numbers."""
-        found: list[Slots] = []
+        """The row after each of ``prefixes``, all of one length. Raises InputError if logits are NaN or infinite."""
+        rows: list[Slots] = []
         for start in range(0, len(prefixes), self._chunk):
             target, draft = (self._score(*of, prefixes[start : start + self._chunk]) for of in self._states)
-            found += _sparse(target, draft.to(target.device))
-        return found
+            rows += _sparse(target, draft.to(target.device))
+        return rows
 
     def _score(self, model: Model, state: State, prefixes: list[tuple[int, ...]]) -> torch.Tensor:
-        fed = state.length
+        length = state.length
         parent, depth, tokens, ends = [-1], [0], [self._pending], [0]
         if prefixes[0]:
             shape = topology(prefixes)
@@ -191,10 +189,10 @@ class Scorer:
             tokens += shape.token[1:].tolist()
             ends = shape.node_of[:, -1].tolist()
         logits = state.tree(torch.tensor(tokens, device=model.device), parent, depth)[ends]
-        state.keep_branch(0, fed)
-        rows = probabilities(padded(logits, self._pair.vocab_size), self._sampling)
-        if bool(torch.isnan(rows[:, 0]).any()):
-            raise errors.fail(f"model {model.name}", got="logits that are NaN or infinite", expected="numbers")
+        state.keep_branch(0, length)
+        rows = probabilities(logits, self._sampling, self._pair.vocab_size)
+        if bool(any_undefined(rows)):
+            raise undefined(f"model {model.name}")
         return rows
 
 
@@ -203,5 +201,5 @@ def _sparse(target: torch.Tensor, draft: torch.Tensor) -> list[Slots]:
     mask = (target > 0) | (draft > 0)
     tokens = mask.nonzero()[:, 1].cpu().numpy()
     ends = mask.sum(dim=1).cumsum(dim=0)[:-1].tolist()
-    parts = (np.split(values, ends) for values in (tokens, *(law[mask].cpu().numpy() for law in (target, draft))))
-    return [slots(*cast(tuple[npt.NDArray[np.int64], Floats, Floats], row)) for row in zip(*parts, strict=True)]
+    parts = (np.split(values, ends) for values in (tokens, target[mask].cpu().numpy(), draft[mask].cpu().numpy()))
+    return [slots(*row) for row in zip(*parts, strict=True)]

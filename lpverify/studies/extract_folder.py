@@ -10,20 +10,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lpverify import errors
 from lpverify.core.problem_files import FOLDER_SETTINGS, problem_folder, save_problem
 from lpverify.core.problem_format import ProblemFile
-from lpverify.decode import engine
-from lpverify.decode.engine import Request, check_context
+from lpverify.decode.engine import Request
 from lpverify.decode.prompts import Prompt
+from lpverify.decode.session import LoadedPair
 from lpverify.files import JsonLines
-from lpverify.studies.contexts import Context, contexts, text_length
 from lpverify.studies.extract import Settings, extract
-
-if TYPE_CHECKING:
-    from lpverify.studies.session import OpenPair
+from lpverify.studies.text import Context, contexts, text_length
 
 SCHEMA = "lpverify/extract@1"
 TAIL = 40
@@ -39,7 +36,7 @@ class Outcome:
 
 
 def extract_folder(
-    opened: OpenPair,
+    opened: LoadedPair,
     prompts: Sequence[Prompt],
     settings: Settings,
     folder: Path,
@@ -51,12 +48,12 @@ def extract_folder(
     """Write ``KEY-POSITION.json`` for every context of every prompt that ``folder`` lacks.
 
     All prompts are checked before anything is written; ``report`` is told how many contexts a step dealt with. Raises
-    InputError as `engine.check_context` and for a folder with other content; SizeError as `extract`.
+    InputError as `checked_requests` and for a folder with other content; SizeError as `extract`.
     """
     requests = checked_requests(opened, prompts, settings, chat)
     last = text_length(settings.contexts, settings.stride)
     written = existing = 0
-    with folder_settings(folder, describe(opened, settings, chat), versions or {}):
+    with folder_settings(folder, opened.describe(settings, chat=chat), versions or {}):
         for request in requests:
             paths = [_path(folder, request, at) for at in range(0, last + 1, settings.stride)]
             if all(path.exists() for path in paths):  # no need for the text
@@ -76,25 +73,25 @@ def extract_folder(
     return Outcome(written, existing)
 
 
-def checked_requests(opened: OpenPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
-    """The prompts as tokens. Raises InputError as `engine.check_context`."""
+def checked_requests(opened: LoadedPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
+    """The prompts as tokens. Raises InputError if a context and the tree below it may not fit into a model."""
     length = max(text_length(settings.contexts, settings.stride), 1)
-    requests = [Request(tuple(opened.tokenizer.encode(prompt.text, chat=chat)), prompt.key) for prompt in prompts]
+    requests = opened.requests(prompts, chat=chat)
     for request in requests:
-        check_context(opened.models, request, engine.Settings(depth=settings.depth, max_new_tokens=length))
+        opened.models.check_context(len(request.tokens), length, settings.depth)
     return requests
 
 
-def own_contexts(opened: OpenPair, request: Request, settings: Settings) -> list[Context]:
+def own_contexts(opened: LoadedPair, request: Request, settings: Settings) -> list[Context]:
     """The contexts in the target's text after one prompt."""
     many = (settings.contexts, settings.stride, settings.sampling, settings.seed)
     return contexts(opened.models, request, *many, opened.tokenizer.eos)
 
 
-def problem(opened: OpenPair, context: Context, request: Request, settings: Settings, chat: bool) -> ProblemFile:
+def problem(opened: LoadedPair, context: Context, request: Request, settings: Settings, chat: bool) -> ProblemFile:
     """The problem below one context, with a description of where it is from."""
     made, decode = extract(opened.models, context, settings), opened.tokenizer.decode
-    given = describe(opened, settings, chat).items()
+    given = opened.describe(settings, chat=chat).items()
     said = ", ".join(f"{name} {value}" for name, value in given if value is not None and value is not False)
     labels = ", ".join(repr(decode([token])) for token in made.tokens)
     text = (
@@ -102,13 +99,6 @@ def problem(opened: OpenPair, context: Context, request: Request, settings: Sett
         f"{decode(context.tokens)[-TAIL:]!r}; draftable at the root, by slot: {labels}"
     )
     return ProblemFile(made.pair, f"{request.key}-{context.position}", text)
-
-
-def describe(opened: OpenPair, settings: Settings, chat: bool) -> dict[str, Any]:
-    """All that a problem depends on besides its prompt and position."""
-    target, draft = opened.names
-    models = {"target": target, "draft": draft, "chat": chat}
-    return models | settings.describe() | {"dtype": opened.dtype, "device": str(opened.models.target.device)}
 
 
 def check_folder(folder: Path) -> None:

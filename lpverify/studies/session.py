@@ -1,45 +1,35 @@
-"""A pair of models, opened once, and what one asks of it from Python: the functions behind the command line."""
+"""A pair of models, opened once, and what can be asked of it from Python: the functions behind the command line."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import torch
 
 from lpverify import errors
 from lpverify.core.problem import VerifyProblem
 from lpverify.decode.engine import Settings
-from lpverify.decode.load import load_model, quiet
 from lpverify.decode.metrics import DecodeStats, Generation
-from lpverify.decode.models import Pair, Tokenizer, pair
 from lpverify.decode.prompts import Prompt, keyed
 from lpverify.decode.records import Records
-from lpverify.decode.run import Progress, compare, parse_names
+from lpverify.decode.run import ALGORITHMS, Progress, compare
 from lpverify.decode.sampling import Sampling
+from lpverify.decode.session import LoadedPair
 from lpverify.files import JsonLines
 from lpverify.studies import bound as bounding
 from lpverify.studies import extract as extraction
 from lpverify.studies import extract_folder as folder
 
 
-@dataclass(frozen=True)
-class OpenPair:
-    """Target, draft and their tokenizer; ``names`` and ``dtype`` as they were given to `open_pair`."""
-
-    models: Pair
-    tokenizer: Tokenizer
-    names: tuple[str, str]
-    dtype: str
+class OpenPair(LoadedPair):
+    """Target, draft and their tokenizer, as `open_pair` loads them."""
 
     def decode(
         self,
         prompts: Sequence[str],
-        algorithms: Sequence[str] = ("bv",),
+        algorithms: str | Sequence[str] = ("bv",),
         *,
-        paths: int = 4,
+        num_paths: int = 4,
         depth: int = 8,
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -48,28 +38,41 @@ class OpenPair:
         seed: int = 0,
         chat: bool = False,
         records: str | os.PathLike[str] | None = None,
-        report: Callable[[Progress], None] | None = None,
+        report: Callable[[Progress], None] = lambda progress: None,
     ) -> tuple[list[DecodeStats], list[str]]:
         """Continue every prompt with every algorithm, as ``lpverify decode`` does.
 
-        Returns the statistics, one entry an algorithm, and the first algorithm's texts, one a prompt. ``records``: a
-        file of finished prompts; a rerun goes on where it stopped. Raises InputError for unknown algorithms,
-        impossible settings, no prompt.
+        Args:
+            prompts: texts, at least one.
+            algorithms: names of verifiers, ``autoregressive`` or ``assisted``; a list, or a text with commas.
+            num_paths, depth: K drafted paths of L tokens.
+            temperature, top_k, top_p: sampling of both models (`lpverify.decode.sampling.Sampling`).
+            max_new_tokens: limit of each text.
+            seed: of everything that is drawn.
+            chat: wrap the prompts in the chat template.
+            records: file of finished prompts; an interrupted run resumes.
+            report: called after every round.
+
+        Returns:
+            Statistics, one entry per algorithm, and the texts of the first algorithm, one per prompt.
+
+        Raises:
+            InputError: unknown algorithms, impossible settings, no prompt, or logits that are NaN or infinite.
         """
-        names = parse_names("algorithms", ",".join(algorithms))
-        wanted = _keyed(prompts)
+        names = errors.choices("algorithms", algorithms, ALGORITHMS)
+        requests = self.requests(_keyed(prompts), chat=chat)
         sampling = Sampling(temperature, top_k, top_p)
-        settings = Settings(paths, depth, sampling, max_new_tokens, seed, self.tokenizer.eos)
-        with Records(records, self.describe(settings, chat=chat)) as kept:
-            stats = compare(self.models, self.tokenizer, names, wanted, settings, kept, chat=chat, report=report)
-        runs = [kept.get(names[0], prompt.key) for prompt in wanted]
+        settings = Settings(num_paths, depth, sampling, max_new_tokens, seed, self.tokenizer.eos)
+        with Records(records, self.describe(settings, chat=chat)) as store:
+            stats = compare(self, names, requests, settings, store, report)
+        runs = [store.get(names[0], request.key) for request in requests]
         return stats, [self.tokenizer.decode(run.tokens) for run in runs if isinstance(run, Generation)]
 
     def extract(
         self,
         prompts: Sequence[str],
         *,
-        paths: int = 4,
+        num_paths: int = 4,
         depth: int = 4,
         top_k: int = 4,
         top_p: float | None = None,
@@ -79,25 +82,34 @@ class OpenPair:
         seed: int = 0,
         chat: bool = False,
     ) -> list[VerifyProblem]:
-        """The whole tree below each context of the target's own texts as a small problem, as ``lpverify extract`` does.
+        """The whole tree below contexts of the target's own texts as small problems, as ``lpverify extract`` does.
 
-        A prompt has ``contexts`` of them, one every ``stride`` tokens, fewer where its text ends before. Raises
-        InputError for impossible settings, SizeError for trees that are too large.
+        Args:
+            prompts: texts, at least one.
+            num_paths: K of the problems.
+            depth: L, levels of the trees.
+            top_k, top_p, temperature: sampling of both models; ``top_k``, at most 8, keeps the trees small.
+            contexts, stride: at most so many contexts per prompt, so many tokens apart, none after an end of text.
+            seed: of the texts.
+            chat: wrap the prompts in the chat template.
+
+        Raises:
+            InputError: impossible settings or no prompt. SizeError: trees that are too large.
         """
         settings = extraction.Settings(depth, Sampling(temperature, top_k, top_p), contexts, stride, seed)
-        found = []
+        problems = []
         for request in folder.checked_requests(self, _keyed(prompts), settings, chat):
             for context in folder.own_contexts(self, request, settings):
-                made = folder.problem(self, context, request, settings, chat)
-                found.append(VerifyProblem(made.pair, paths, made.name, made.description))
-        return found
+                file = folder.problem(self, context, request, settings, chat)
+                problems.append(VerifyProblem(file.pair, num_paths, file.name, file.description))
+        return problems
 
     def bound(
         self,
         prompts: Sequence[str],
-        algorithms: Sequence[str] = bounding.DEFAULT_ALGORITHMS,
+        algorithms: str | Sequence[str] = bounding.DEFAULT_ALGORITHMS,
         *,
-        paths: Sequence[int] = (1, 2, 3, 4),
+        num_paths: Sequence[int] = (1, 2, 3, 4),
         depths: Sequence[int] = (8,),
         temperature: float = 1.0,
         top_k: int | None = None,
@@ -107,24 +119,29 @@ class OpenPair:
         seed: int = 0,
         chat: bool = False,
     ) -> list[dict[str, Any]]:
-        """Block efficiency and its upper bound in contexts of the target's own texts, as ``lpverify bound`` measures.
+        """Block efficiency and its upper bound in contexts of the target's own texts, as ``lpverify bound`` does.
 
-        Returns the ``cells`` of its document, one for each K of ``paths`` and L of ``depths``. Raises InputError for
-        unknown algorithms, impossible settings, no prompt.
+        Args:
+            prompts: texts, at least one.
+            algorithms: names of verifiers; a list, or a text with commas.
+            num_paths, depths: every K with every L.
+            temperature, top_k, top_p: sampling of both models.
+            contexts, stride: at most so many contexts per prompt, so many tokens apart, none after an end of text.
+            seed: of everything that is drawn.
+            chat: wrap the prompts in the chat template.
+
+        Returns:
+            The ``cells`` of the document ``lpverify/bound@1``, one for each K and L.
+
+        Raises:
+            InputError: unknown algorithms, impossible settings, no prompt, or logits that are NaN or infinite.
         """
-        names = parse_names("algorithms", ",".join(algorithms), bounding.ALGORITHMS)
-        wanted, eos = _keyed(prompts), self.tokenizer.eos
+        names = errors.choices("algorithms", algorithms, bounding.ALGORITHMS)
+        requests, eos = self.requests(_keyed(prompts), chat=chat), self.tokenizer.eos
         sampling = Sampling(temperature, top_k, top_p)
-        settings = bounding.BoundSettings(tuple(paths), tuple(depths), contexts, stride, sampling, seed, eos)
-        nowhere = JsonLines(None, bounding.RECORD_SCHEMA, {})
-        found = bounding.measure_all(self.models, self.tokenizer, names, wanted, settings, nowhere, chat=chat)
-        return bounding.summarize(found)
-
-    def describe(self, settings: Settings, *, chat: bool) -> dict[str, Any]:
-        """What decides the outcome of a run on this pair, as plain data."""
-        target, draft = self.names
-        device = str(self.models.target.device)
-        return describe(settings, target=target, draft=draft, chat=chat, dtype=self.dtype, device=device)
+        settings = bounding.BoundSettings(tuple(num_paths), tuple(depths), contexts, stride, sampling, seed, eos)
+        unsaved = JsonLines(None, bounding.RECORD_SCHEMA, {})
+        return bounding.summarize(bounding.measure_all(self.models, names, requests, settings, unsaved))
 
 
 def _keyed(prompts: Sequence[str]) -> list[Prompt]:
@@ -141,31 +158,16 @@ def open_pair(
     device: str = "auto",
     device_map: str | None = None,
 ) -> OpenPair:
-    """Load target and draft and check that they speak of the same tokens; names as in `lpverify.decode.load`.
+    """Load target and draft and check that they share a vocabulary.
 
-    Raises InputError, with the reason, for what is not there or cannot be verified with.
+    Args:
+        target, draft: ``tiny`` (bundled), ``smollm2``, a local folder, a hub id, a problem file or the name of a
+            built-in problem (`lpverify.decode.load.load_model`).
+        dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
+        device: ``auto`` (CUDA if there is one, else the CPU) or a device of torch.
+        device_map: ``auto`` spreads the models over several devices.
+
+    Raises:
+        InputError: with the reason, if a model does not exist or cannot be used for verification.
     """
-    quiet()
-    options: dict[str, Any] = {"dtype": dtype, "device": device, "device_map": device_map}
-    target_model, tokenizer = load_model(target, "target", **options)
-    draft_model, draft_tokenizer = load_model(draft, "draft", **options)
-    return OpenPair(pair(target_model, draft_model, tokenizer, draft_tokenizer), tokenizer, (target, draft), dtype)
-
-
-def describe(settings: Settings, **more: Any) -> dict[str, Any]:
-    """What decides the outcome of a run, as plain data."""
-    sampling = settings.sampling
-    return more | {
-        "paths": settings.paths,
-        "depth": settings.depth,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "max_new_tokens": settings.max_new_tokens,
-        "seed": settings.seed,
-    }
-
-
-def threads() -> int:
-    """Threads that the models compute with on the CPU."""
-    return torch.get_num_threads()
+    return OpenPair.load(target, draft, dtype=dtype, device=device, device_map=device_map)

@@ -1,199 +1,145 @@
-"""Node budgets measured on the target's own text, without drafting (THEORY 1, 2.6, 5).
+"""Teacher-forced estimate of block efficiency: measured along the target's own text, without drafting (theory 10.1).
 
-Let y_1, y_2, ... be a text that the target wrote after a context, so Pr(y_1..y_j = c) = P(c). For any node budgets f
-that vanish where P does
+Let f(c) be the probability that the accepted prefix passes through the node c, in a verifier with
 
-    sum over |c| = j of f(c)  =  E[f(y_1..y_j) / P(y_1..y_j)],
+    f(root) = 1,      f(cx) = min(p(x|c) f(c), M(cx)),      M(root) = 1.
 
-so 1 + sum_{j=1..L} f/P along one text is an unbiased estimate of sum_c f(c), for all L at once. Budgets of the form
+If the target wrote y_1, y_2, ... after a context, 1 + sum_j f(y_1..y_j) / P(y_1..y_j) is an unbiased estimate of the
+block efficiency sum_c f(c), for all depths at once. Dividing the recursion by P gives
 
-    f(root) = 1,      f(cx) = min(p(x|c) f(c), M(cx)),      M(root) = 1,
+    f / P  (y_1..y_j)  =  min over i <= j of  M / P  (y_1..y_i),
 
-never exceed P, so every term lies in [0, 1], falls with j, and the estimate lies in [1, L+1] with a variance of at most
-(L/2)^2. Here M is phi(Q) for the node relaxation, which no lossless verifier with K i.i.d. paths exceeds; Q for block
-verification; and Q*, the law of the selected path, for GBV, TGBV, PBV and whatever else selects a path by rank: their
-block efficiency. For the token rule f(cx) = f(c) min(p, q). All of them depend on the rows along the path only. As f <=
-phi(Q) for all of them, the estimate of the relaxation is never below theirs on the same text.
+the running minimum of M / P, computed with logarithms so that nothing underflows. Here M is
 
-With m(x|c) = M(cx) / M(c) and w = f/M, which is block verification's weight, the quotient r = f/P follows
+* phi(Q), phi(s) = 1 - (1-s)^K, for the node relaxation: an upper bound for all lossless verifiers (theory 10.2);
+* Q for block verification of the first path;
+* Q*, the distribution of the path of smallest rank, for verifiers with a ``split`` (GBV, TGBV, PBV, EBV).
 
-    r(cx) = r(c) min(1, m / (w p)),      w(cx) = min(1, w p / m),
-
-where neither P nor Q appears: nothing underflows. phi(Q) is a quotient too, phi(s) = s * (mean of phi' on [0, s]).
+For the token rule f(cx) = f(c) min(p(x|c), q(x|c)). All of them depend on the rows along the text only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from lpverify.numerics import Array, as_index, divide, in_double, namespace, take_in_rows, to_host, zero
 from lpverify.verifiers import Verifier
-from lpverify.verifiers.rank_measure import compact, mean_density, ratio_order, whole
-from lpverify.verifiers.rank_selection import SelectedPath
+from lpverify.verifiers.rank_measure import compact, mean_density, whole
 from lpverify.verifiers.residual import acceptance
-from lpverify.verifiers.splits import ordered_split
 from lpverify.verifiers.token_buckets import merged
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 ROWS_AT_ONCE = 32
-"""Rows of the whole vocabulary that are worked on at a time: bounds the memory of temporaries."""
-
-
-def has_closed_form(verifier: Verifier) -> bool:
-    """Can the verifier's block efficiency be measured on the path."""
-    return verifier.closed_form is not None
-
-
-def selection(verifier: Verifier) -> SelectedPath | None:
-    """How the verifier splits rank measures, None where it does not select a path by rank."""
-    return None if verifier.split is None else SelectedPath(verifier.split, verifier.blocks)
+"""Rows of the whole vocabulary that are put into buckets at once: bounds the memory of temporaries."""
 
 
 @dataclass(frozen=True, eq=False)
 class Children:
-    """The children that a split sees at each of T positions of a text, on the host.
+    """The children that a split sees at each of T positions of a text: tokens or buckets of tokens.
 
-    ``target``, ``draft`` (T, m): their masses; ``child`` (T,): the one that the text's token belongs to; ``share``
-    (T,): the token's part of that child's draft mass.
+    * ``target``, ``draft`` (T, m): probabilities of the children.
+    * ``child`` (T,): the child that contains the text's token. ``share`` (T,): the token's part of its draft mass.
     """
 
-    target: Array
-    draft: Array
+    target: Floats
+    draft: Floats
     child: Ints
-    share: Array
+    share: Floats
 
 
 class TextRows:
-    """The rows along a text: ``tokens`` (T,), and ``target``, ``draft`` (T, V), the laws at each token's place.
+    """The rows of both models along a text of T tokens.
 
-    Every method takes ``starts`` (C,), places of contexts, and a depth L with start + L <= T for each; it returns f/P
-    after 0..L tokens of each context, (C, L+1).
+    Args:
+        tokens: (T,), the text.
+        target, draft: (T, V), the rows before each token; arrays or tensors of any device.
+
+    The methods take ``starts`` (C,), positions of contexts, and a depth L with start + L <= T for all of them.
     """
 
-    def __init__(self, tokens: Sequence[int], target: Array, draft: Array) -> None:
-        assert target.shape == draft.shape
-        assert len(tokens) == len(target)
+    def __init__(self, tokens: Sequence[int], target: Any, draft: Any) -> None:
         self._tokens = np.array(tokens, dtype=np.int64)
-        self._target, self._draft = in_double(target), in_double(draft)
-        self._seen: dict[Any, Children] = {}
+        self._target, self._draft = (
+            np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows, dtype=np.float64)
+            for rows in (target, draft)
+        )
+        assert self._target.shape == self._draft.shape
+        index = np.arange(len(self._tokens)), self._tokens
+        self._p, self._q = self._target[index], self._draft[index]  # of the text's tokens, (T,)
+        self._seen: dict[int | None, Children] = {}
 
-    def budgets(self, verifier: Verifier, starts: Ints, depth: int, paths: int) -> Array:
-        """f/P of a verifier with K = ``paths``; it must have a closed form (`has_closed_form`)."""
-        assert has_closed_form(verifier)
-        selecting = selection(verifier)
-        if selecting is not None and paths > 1:
-            return self._selected(selecting, starts, depth, paths)
-        caps = self._on_draft[self._places(starts, depth)]  # of one path, or the first: Q* = Q
-        return self._capped(starts, caps, forget=verifier.closed_form == "token")
+    def acceptance(self, verifier: Verifier, starts: Ints, depth: int, num_paths: int) -> Floats:
+        """Probability that a round from each context accepts the next 0..L tokens of the text, given the text: f / P.
 
-    def relaxation(self, starts: Ints, depth: int, paths: int) -> Array:
-        """f/P of the node relaxation, f(cx) = min(p f(c), phi(Q(cx))), with K = ``paths``."""
-        steps = self._on_draft[self._places(starts, depth)]
-        masses = np.cumprod(np.concatenate([np.ones((len(starts), 1)), steps], axis=1), axis=1)
-        means = mean_density(1 - masses, np.ones_like(masses), paths)
-        return self._capped(starts, steps * (means[:, 1:] / means[:, :-1]))
+        Args:
+            verifier: one with a closed form.
+            starts: (C,). depth: L. num_paths: K.
 
-    @cached_property
-    def _on_target(self) -> Array:
-        return self._along(self._target)
-
-    @cached_property
-    def _on_draft(self) -> Array:
-        return self._along(self._draft)
-
-    def _along(self, rows: Array) -> Array:
-        places = as_index(rows, np.arange(len(self._tokens)))
-        return to_host(rows[places, as_index(rows, self._tokens)])
-
-    def _places(self, starts: Ints, depth: int) -> Ints:
-        places: Ints = starts[:, None] + np.arange(depth)
-        return places
-
-    def _capped(self, starts: Ints, caps: Array, *, forget: bool = False) -> Array:
-        """f/P for ``caps`` m(x|c), (C, L). ``forget``: w stays 1, which is the token rule."""
-        on_target = self._on_target[self._places(starts, caps.shape[1])]
-        weight = quotient = np.ones(len(starts))
-        result = [quotient]
-        for p, cap in zip(on_target.T, caps.T, strict=True):
-            quotient = quotient * acceptance(cap, weight * p)
-            result.append(quotient)
-            if not forget:
-                weight = acceptance(weight * p, cap)
-        return np.stack(result, axis=1)
-
-    def _selected(self, law: SelectedPath, starts: Ints, depth: int, paths: int) -> Array:
-        """f/P for M = Q*: the rank measures go down the text with the weights, all contexts at once."""
-        seen = self._children(law)
-        context = np.arange(len(starts))
-        weight = np.ones(len(starts))
-        measure = whole(len(starts), weight)
-        caps = []
-        for i in range(depth):
-            here = starts + i
-            child = seen.child[here]
-            done = law.split(measure, seen.target[here], seen.draft[here], weight, paths)
-            measure = compact(done.children(context, child))
-            caps.append(done.q_star[context, child] * seen.share[here])
-            weight = acceptance(weight * self._on_target[here], caps[-1])
-        return self._capped(starts, np.stack(caps, axis=1))
-
-    def _children(self, law: SelectedPath) -> Children:
-        """What the verifier's split sees: blocks of tokens as in `selected_path_law`, or every token.
-
-        The ordered split depends on the order alone: the tokens ranked before, the token and those ranked after it will
-        do, with any target masses that keep that order.
+        Returns:
+            (C, L+1), in [0, 1], first column 1, falling along each row.
         """
-        blocks = law.blocks if law.blocks is not None and self._draft.shape[1] > law.blocks else None
-        ranked = blocks is None and law.split is ordered_split
-        key = "ranked" if ranked else blocks
-        if key not in self._seen:
-            if blocks is not None:
-                self._seen[key] = self._in_blocks(blocks)
-            else:
-                self._seen[key] = self._ranked() if ranked else self._every_token()
-        return self._seen[key]
+        assert verifier.closed_form is not None
+        steps = starts[:, None] + np.arange(depth)
+        with np.errstate(divide="ignore"):
+            if verifier.closed_form == "token":
+                return self._after_start(np.cumsum(np.log(acceptance(self._q, self._p))[steps], axis=1))
+            if verifier.split is None or num_paths == 1:
+                return self._running_minimum(steps, np.cumsum(np.log(self._q)[steps], axis=1))
+            return self._running_minimum(steps, self._selected(verifier, steps, num_paths))
 
-    def _every_token(self) -> Children:
-        share = np.ones(len(self._tokens))
-        return Children(to_host(self._target), to_host(self._draft), self._tokens, share)
+    def relaxation(self, starts: Ints, depth: int, num_paths: int) -> Floats:
+        """f / P of the node relaxation, f(cx) = min(p(x|c) f(c), phi(Q(cx))); arguments as of `acceptance`."""
+        steps = starts[:, None] + np.arange(depth)
+        mass = np.cumprod(self._q[steps], axis=1)
+        with np.errstate(divide="ignore"):
+            mean = mean_density(1 - mass, np.ones_like(mass), num_paths)  # phi(Q) / Q
+            return self._running_minimum(steps, np.cumsum(np.log(self._q)[steps], axis=1) + np.log(mean))
 
-    def _in_blocks(self, most: int) -> Children:
-        targets, drafts, children = [], [], []
-        for part in self._parts():
-            block, p, q = merged(self._target[part], self._draft[part], most)
-            token = as_index(block, self._tokens[part][:, None])
-            targets.append(to_host(p))
-            drafts.append(to_host(q))
-            children.append(to_host(take_in_rows(block, token))[:, 0])
-        draft, child = np.concatenate(drafts), np.concatenate(children)
-        mass = draft[np.arange(len(child)), child]
-        share = divide(self._on_draft, mass, where_zero=zero(mass))
-        return Children(np.concatenate(targets), draft, child, share)
+    def _running_minimum(self, steps: Ints, log_cap: Floats) -> Floats:
+        """Running minimum of M / P from log M after 1..L tokens, (C, L)."""
+        ratio = log_cap - np.cumsum(np.log(self._p[steps]), axis=1)
+        return self._after_start(np.minimum.accumulate(np.minimum(ratio, 0.0), axis=1))
 
-    def _ranked(self) -> Children:
-        masses = []
-        for part in self._parts():
-            draft = self._draft[part]
-            xp = namespace(draft)
-            order = ratio_order(self._target[part], draft)
-            ranked = take_in_rows(draft, order)
-            place = xp.argmax(xp.astype(order == as_index(order, self._tokens[part][:, None]), xp.int8), axis=-1)
-            index, place = xp.arange(draft.shape[1], device=draft.device)[None, :], place[:, None]
-            sums = [
-                xp.sum(xp.where(inside, ranked, zero(ranked)), axis=-1) for inside in (index < place, index > place)
-            ]
-            masses.append(np.stack([to_host(part_sum) for part_sum in sums], axis=1))
-        before, after = np.concatenate(masses).T
-        draft = np.stack([before, self._on_draft, after], axis=1)
-        size = len(self._tokens)
-        return Children(draft * [2.0, 1.0, 0.0], draft, np.ones(size, dtype=np.int64), np.ones(size))
+    @staticmethod
+    def _after_start(logs: Floats) -> Floats:
+        return np.concatenate([np.ones((len(logs), 1)), np.exp(logs)], axis=1)
 
-    def _parts(self) -> list[slice]:
-        return [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(self._tokens), ROWS_AT_ONCE)]
+    def _selected(self, verifier: Verifier, steps: Ints, num_paths: int) -> Floats:
+        """log Q* along the text, (C, L): the rank measures and weights of all contexts go down the text together."""
+        seen = self._children(verifier.blocks)
+        context, weight = np.arange(len(steps)), np.ones(len(steps))
+        measure = whole(len(steps), weight)
+        q_star = []
+        for at in steps.T:
+            child = seen.child[at]
+            split = verifier.split(measure, seen.target[at], seen.draft[at], weight, num_paths)
+            measure = compact(split.children(context, child))
+            q_star.append(split.q_star[context, child] * seen.share[at])
+            weight = acceptance(weight * self._p[at], q_star[-1])
+        logs: Floats = np.cumsum(np.log(np.stack(q_star, axis=1)), axis=1)
+        return logs
+
+    def _children(self, blocks: int | None) -> Children:
+        """Every token, or the ``blocks`` buckets that the verifier puts a larger vocabulary into."""
+        if blocks is None or self._draft.shape[1] <= blocks:
+            return Children(self._target, self._draft, self._tokens, np.ones(len(self._tokens)))
+        if blocks not in self._seen:
+            targets, drafts, children = [], [], []
+            for start in range(0, len(self._tokens), ROWS_AT_ONCE):
+                part = slice(start, start + ROWS_AT_ONCE)
+                bucket, p, q = merged(self._target[part], self._draft[part], blocks)
+                targets.append(p)
+                drafts.append(q)
+                children.append(bucket[np.arange(len(bucket)), self._tokens[part]])
+            draft, child = np.concatenate(drafts), np.concatenate(children)
+            mass = draft[np.arange(len(child)), child]
+            share = np.divide(self._q, mass, out=np.zeros_like(mass), where=mass > 0)
+            self._seen[blocks] = Children(np.concatenate(targets), draft, child, share)
+        return self._seen[blocks]

@@ -1,87 +1,146 @@
-"""A text that the target writes after a prompt, with the rows of both models at every token of it.
+"""Texts that the target writes after a prompt, the contexts in them, and the rows of both models along them.
 
-The target's rows are those that the tokens were drawn from. The draft is fed the same tokens, as many at a time as
-there are, in one pass. Between two tokens of the text trees can be drafted and scored: both models then forget them.
-
-Token t is drawn with the uniform at (seed, request, round t, `Role.TARGET`), as by the autoregressive baseline; the
-tree after t tokens is drafted with those of round t and `Role.DRAFT`, so it is independent of how the text goes on.
+Token t of a text is drawn with the uniform of round t and `lpverify.decode.rng.Role.TARGET`, as by the autoregressive
+baseline with the same seed. So all studies see the same text after a prompt, and a longer text begins with a shorter
+one. A *context* at position t is the prompt and the first t tokens of the text; it has the distribution of the target's
+own text, whatever is measured there. Contexts after an end of text are left out; an end of text among the tokens that
+follow a context is a token like any other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.decode.engine import Request, drafted_tree
-from lpverify.decode.metrics import Stopwatch
-from lpverify.decode.models import Pair, padded
-from lpverify.decode.rng import Keys, Role
-from lpverify.decode.sampling import Sampling, probabilities
+from lpverify.decode.baselines import autoregressive
+from lpverify.decode.engine import ActiveRequest, Request, Settings
+from lpverify.decode.models import Pair
+from lpverify.decode.rng import Role
+from lpverify.decode.sampling import Sampling, any_undefined, undefined
 from lpverify.numerics import Array
 from lpverify.verifiers.sample import pick
 
 
-class Text:
-    """The text so far. An end of text is a token like any other: the target goes on after it."""
+@dataclass(frozen=True)
+class Context:
+    """``tokens``: the prompt and the first ``position`` tokens of the text after it; the last one is pending."""
 
-    def __init__(self, pair: Pair, request: Request, sampling: Sampling, keys: Keys, watch: Stopwatch) -> None:
-        self._pair, self._sampling, self._keys, self._watch = pair, sampling, keys, watch
-        self._line = [request.tokens[-1]]  # from the last token of the prompt on; the models were fed all but the last
-        with watch("prefill"):
-            self._target = pair.target.start(request.tokens[:-1])
-            self._draft = pair.draft.start(request.tokens[:-1])
+    position: int
+    tokens: tuple[int, ...]
+
+
+def contexts(
+    pair: Pair,
+    request: Request,
+    count: int,
+    stride: int,
+    sampling: Sampling,
+    seed: int = 0,
+    eos: Collection[int] = (),
+) -> list[Context]:
+    """At most ``count`` contexts of one prompt, one every ``stride`` tokens, the first at the end of the prompt.
+
+    Raises:
+        InputError: count or stride below 1, an empty prompt, or a text that does not fit into the target's context.
+    """
+    text = target_text(pair, request, text_length(count, stride), sampling, seed, eos)
+    return [Context(at, request.tokens + text[:at]) for at in positions(text, count, stride, eos)]
+
+
+def text_length(count: int, stride: int) -> int:
+    """Number of tokens before the last of ``count`` contexts. Raises InputError for numbers below 1."""
+    return (errors.integer("contexts", count, least=1) - 1) * errors.integer("stride", stride, least=1)
+
+
+def positions(text: Sequence[int], count: int, stride: int, eos: Collection[int] = ()) -> list[int]:
+    """The positions of the contexts: at most ``count`` multiples of ``stride``, none after an end of text.
+
+    >>> positions([5, 6, 7, 2, 8], count=4, stride=2), positions([5, 6, 7, 2, 8], count=4, stride=2, eos={2})
+    ([0, 2, 4], [0, 2])
+    """
+    ended = next((i for i, token in enumerate(text) if token in eos), len(text))
+    return list(range(0, min(ended, text_length(count, stride)) + 1, stride))
+
+
+def target_text(
+    pair: Pair, request: Request, length: int, sampling: Sampling, seed: int = 0, eos: Collection[int] = ()
+) -> tuple[int, ...]:
+    """The first ``length`` tokens that the target samples after the prompt, or up to and with an end of text."""
+    if length == 0:
+        return ()
+    settings = Settings(depth=1, sampling=sampling, max_new_tokens=length, seed=seed, eos=frozenset(eos))
+    return autoregressive(pair, request, settings).tokens
+
+
+class Text:
+    """The text after one prompt, written on demand beyond any end of text, and drafted trees inside it.
+
+    The target's rows are those that the tokens were drawn from. The draft is fed the same tokens, as many at once as
+    there are. Drafted trees leave no trace in either model's state. Call all methods in ``torch.inference_mode()``.
+    """
+
+    def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int) -> None:
+        self._active = ActiveRequest(pair, request, sampling, seed)
+        self.tokens: list[int] = []
         self._target_rows: list[torch.Tensor] = []
         self._draft_rows: list[torch.Tensor] = []
-        self._followed = 0
-
-    @property
-    def tokens(self) -> list[int]:
-        """The text, without the prompt."""
-        return self._line[1:]
+        self._fed = [request.tokens[-1]]  # tokens that the target has been fed and the draft has not, and the pending
+        self.watch = self._active.watch
 
     def grow(self, length: int) -> None:
-        """Let the target write until the text has ``length`` tokens. Raises InputError where logits are not numbers."""
-        pair = self._pair
-        with self._watch("text"):
-            while len(self._line) <= length:
-                logits = self._target.append(torch.tensor([self._line[-1]], device=pair.target.device))
-                row = probabilities(padded(logits, pair.vocab_size), self._sampling)[0]
-                uniform = self._keys.uniform(len(self._line) - 1, Role.TARGET)
-                self._line.append(pick(cast(Array, row), uniform))
+        """Write until the text has ``length`` tokens. Raises InputError if the target's logits are undefined."""
+        active = self._active
+        with self.watch("text"):
+            while len(self.tokens) < length:
+                logits = active.target.append(torch.tensor([active.pending], device=active.pair.target.device))
+                row = active.rows(logits)[0]
+                active.pending = pick(cast(Array, row), active.keys.uniform(len(self.tokens), Role.TARGET))
+                self.tokens.append(active.pending)
+                self._fed.append(active.pending)
                 self._target_rows.append(row)
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Target and draft rows that token 0, 1, ... of the text follow, (tokens, V) each, on the target's device."""
-        self._follow()
+        """The target's and the draft's row before each token of the text, (T, V) each, on the target's device."""
+        self._catch_up()
         target = torch.stack(self._target_rows)
         return target, torch.cat(self._draft_rows).to(target.device)
 
-    def tree(self, paths: int, depth: int) -> DraftTree:
-        """K = ``paths`` paths of L = ``depth`` tokens drafted after the text so far, scored by the target."""
-        self._follow()
-        states, fed = (self._target, self._draft), self._target.length
-        assert self._draft.length == fed
-        arguments = (paths, depth, self._sampling, self._keys, len(self._line) - 1)
-        view = drafted_tree(self._pair, states, self._line[-1], *arguments, self._watch)
-        for state in states:
-            state.keep_branch(0, fed)
-        return view
+    def tree(self, num_paths: int, depth: int) -> DraftTree:
+        """K paths of L tokens, drafted after the text so far and scored by the target.
 
-    def _follow(self) -> None:
-        """Feed the draft what the target has been fed."""
-        new = self._line[self._followed : -1]
+        The random numbers are those of round t after t tokens, so the tree is independent of how the text continues.
+        """
+        self._catch_up()
+        length = self._active.target.length
+        tree = self._active.draft_tree(num_paths, depth, len(self.tokens))
+        self._active.forget(length)
+        return tree
+
+    def trees(
+        self, length: int, stride: int, num_paths: int, depth: int, eos: Collection[int]
+    ) -> Iterator[tuple[int, DraftTree]]:
+        """Position and drafted tree of the contexts at 0, ``stride``, ... below ``length``, up to an end of text."""
+        for position in range(0, length, stride):
+            self.grow(position)
+            if not set(self.tokens[:position]).isdisjoint(eos):
+                break
+            yield position, self.tree(num_paths, depth)
+
+    def _catch_up(self) -> None:
+        """Feed the draft in one pass what the target has been fed since the last call."""
+        new, model = self._fed[:-1], self._active.pair.draft
         if not new:
             return
-        pair = self._pair
-        with self._watch("text"):
-            tokens = torch.tensor(new, device=pair.draft.device)
-            logits = self._draft.tree(tokens, list(range(-1, len(new) - 1)), list(range(len(new))))
-            self._draft.keep_nodes(list(range(len(new))))
-            rows = probabilities(padded(logits, pair.vocab_size), self._sampling)
-            if bool(torch.isnan(rows[:, 0]).any()):
-                raise errors.fail(f"draft {pair.draft.name}", got="logits that are NaN or infinite", expected="numbers")
+        with self.watch("text"):
+            tokens, state = torch.tensor(new, device=model.device), self._active.draft
+            rows = self._active.rows(state.tree(tokens, range(-1, len(new) - 1), range(len(new))))
+            state.keep_nodes(range(len(new)))
+            if bool(any_undefined(rows)):
+                raise undefined(f"draft {model.name}")
         self._draft_rows.append(rows)
-        self._followed = len(self._line) - 1
+        del self._fed[:-1]

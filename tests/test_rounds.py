@@ -58,7 +58,9 @@ def enumerated_rounds(name: str, paths: int) -> float:
     return rounds(0, LENGTH)
 
 
-@pytest.mark.parametrize(("name", "paths"), [("token", 1), ("bv", 1), ("gbv", 2), ("tgbv", 2), ("pbv", 2), ("pbv", 3)])
+@pytest.mark.parametrize(
+    ("name", "paths"), [("token", 1), ("bv", 1), ("gbv", 2), ("tgbv", 2), ("pbv", 2), ("pbv", 3), ("ebv", 2)]
+)
 def test_mean_over_texts_is_the_mean_of_the_run(name: str, paths: int) -> None:
     """E_y[rounds | y] over all texts of the target is the expected number of rounds, to rounding."""
     total = 0.0
@@ -66,7 +68,7 @@ def test_mean_over_texts_is_the_mean_of_the_run(name: str, paths: int) -> None:
         before = [0, *text[:-1]]
         mass = np.prod(TARGET[before, text])
         rows = TextRows(text, TARGET[before], DRAFT[before])
-        total += mass * run_on_text(rows.budgets(verifier(name), np.arange(LENGTH), DEPTH, paths)).rounds
+        total += mass * run_on_text(rows.acceptance(verifier(name), np.arange(LENGTH), DEPTH, paths)).rounds
     assert total == pytest.approx(enumerated_rounds(name, paths), abs=1e-12)
 
 
@@ -87,25 +89,25 @@ def test_runs_of_a_pair_end_where_its_texts_end() -> None:
     from lpverify.decode.engine import Request
     from lpverify.decode.models import Pair
     from lpverify.decode.sampling import Sampling
-    from lpverify.studies import rounds as renewal
-    from lpverify.studies.contexts import target_text
+    from lpverify.studies import rounds
+    from lpverify.studies.text import target_text
 
     device = torch.device("cpu")
     pair = Pair(*(table.load("markov-3", role, device)[0] for role in ("target", "draft")))
-    settings = renewal.RunSettings((1, 3), (2, 4), tokens=12, stride=5, seed=3, eos={1})
+    settings = rounds.RunSettings((1, 3), (2, 4), tokens=12, stride=5, seed=3, eos={1})
     requests = [Request((0, 2), key) for key in "abcdef"]
     checked = {name: verifier(name) for name in ("bv", "pbv")}
-    found = [renewal.measure(pair, checked, request, settings) for request in requests]
+    found = [rounds.measure(pair, checked, request, settings) for request in requests]
     lengths = [len(target_text(pair, request, 12, Sampling(), 3, {1})) for request in requests]
     assert min(lengths) < 12
     assert [one.runs["pbv"][0].tokens for one in found] == lengths
-    document = renewal.measure_runs(pair, ["bv", "pbv"], requests, settings)
-    assert document == renewal.summarize(found, settings)
+    document = rounds.measure_runs(pair, ["bv", "pbv"], requests, settings)
+    assert document == rounds.summarize(found, settings)
     for cell, i in zip(document["cells"], range(4), strict=True):
-        rounds = sum(one.runs["pbv"][i].rounds for one in found)
-        assert cell["algorithms"]["pbv"]["block_efficiency"] == pytest.approx(sum(lengths) / rounds)
+        expected = sum(one.runs["pbv"][i].rounds for one in found)
+        assert cell["algorithms"]["pbv"]["block_efficiency"] == pytest.approx(sum(lengths) / expected)
         assert cell["depth"] <= cell["nodes"] <= cell["paths"] * cell["depth"]
-    again = [renewal.PromptRuns.from_json(json.loads(json.dumps(asdict(one)))) for one in found]
+    again = [rounds.PromptRuns.from_json(json.loads(json.dumps(asdict(one)))) for one in found]
     assert again == found
     with pytest.raises(InputError, match="algorithm: got 'traversal', expected one of token, bv, gbv"):
-        renewal.measure_runs(pair, ["traversal"], requests, settings)
+        rounds.measure_runs(pair, ["traversal"], requests, settings)

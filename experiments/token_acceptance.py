@@ -1,7 +1,7 @@
-"""Token acceptance: how much of the draft's next-token law the target's covers, along given token sequences.
+"""Token acceptance: the probability that the token rule accepts a drafted token, along given token sequences.
 
-At one context the token rule accepts a drafted token with probability ``sum_x min(p(x), q(x)) = 1 - TV(p, q)``
-(Leviathan et al. 2023). Averaged over the contexts of a text, it is the one number that says how near a draft is.
+In one context it is ``sum_x min(p(x), q(x)) = 1 - TV(p, q)`` (Leviathan et al. 2023). Averaged over the contexts of a
+text it says in one number how near a draft is to its target.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def token_acceptance(
     Args:
         target, draft: transformers causal language models over one vocabulary.
         tokens: (batch, length) token ids, no padding.
-        sampling: temperature and filters of both models; temperature 1 where not given.
+        sampling: temperature and filters of both models; temperature 1 if not given.
         skip: leave out this many positions at the start, such as those of a prompt.
 
     Returns:
         Shape (batch, length - skip), float64 in [0, 1].
     """
-    laws = []
+    rows = []
     for model in (target, draft):
         logits = model(input_ids=tokens, use_cache=False).logits[:, skip:]
-        laws.append(probabilities(logits.flatten(0, 1), sampling or Sampling()).view(logits.shape))
-    return torch.minimum(*laws).sum(dim=-1)
+        rows.append(probabilities(logits.flatten(0, 1), sampling or Sampling()).view(logits.shape))
+    return torch.minimum(*rows).sum(dim=-1)
