@@ -150,14 +150,31 @@ def test_only_the_missing_algorithms_are_computed(config: str, tmp_path: Path) -
 
 
 def test_keys_depend_on_everything_that_is_asked_for() -> None:
-    base: dict[str, Any] = {"family": "dirichlet", "parameters": {"alpha": 1.0}, "vocab": 2, "depth": 2, "paths": 2}
+    base: dict[str, Any] = {"family": "dirichlet", "parameters": {"alpha": 1.0}, "vocab": 2, "depth": 2, "num_paths": 2}
     base |= {"seed": 0, "names": ("bv",)}
     others: list[dict[str, Any]] = [
-        {"family": "markov"}, {"parameters": {}}, {"vocab": 3}, {"depth": 3}, {"paths": 3}, {"seed": 1},
+        {"family": "markov"}, {"parameters": {}}, {"vocab": 3}, {"depth": 3}, {"num_paths": 3}, {"seed": 1},
         {"names": ("gbv",)}, {"tolerance": 1e-6}, {"time_limit": 1.0}, {"max_drafts": 1},
     ]  # fmt: skip
     keys = [next(iter(Task(**base | other).keys.values())) for other in [{}, *others]]
     assert len(set(keys)) == len(keys)
+
+
+def test_rows_of_version_0_1_are_still_valid() -> None:
+    """Keys that version 0.1 computed."""
+    config: dict[str, Any] = {"vocab": 2, "depth": 2, "paths": [1, 2], "seeds": [0, 3], "algorithms": ["bv", "optimum"]}
+    dirichlet = {"name": "dirichlet", "alpha": [0.5, 1]}
+    softmax = {"name": "softmax", "temperature": 0.3, "max_terms": 10, "time_limit": 60}
+    keys = [list(task.keys.values()) for task in tasks(config | {"family": [dirichlet, softmax]})]
+    assert keys[0] == ["5e84752ab5e2d8ad", "3e6a897f294a93e7"]
+    assert keys[6] == ["84c3919a393d1a11", "829dfa89d2b3a534"]
+    assert keys[9] == ["3e49ec72aa438380", "b31291ebd2626eb7"]
+
+
+def test_a_byte_order_mark_is_dropped(config: str) -> None:
+    plain = load_tasks(config)
+    Path(config).write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
+    assert load_tasks(config) == plain
 
 
 def test_failures_are_rows_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +257,19 @@ def change(old: str, new: str) -> Callable[[str], str]:
         (change("vocab = 2", "vocab = 0"), "sweep.toml vocab: got 0, expected an integer >= 1"),
         (change("vocab = 2", "vocab = true"), "sweep.toml vocab: got True"),
         (change("vocab = 2", "vocab = []"), "sweep.toml vocab: got an empty list"),
+        (change("vocab = 2", "vocab = [[2]]"), "sweep.toml vocab: got [2], expected an integer >= 1"),
+        (change("vocab = 2", "vocab = [2, true]"), "sweep.toml vocab: got True, expected an integer >= 1"),
+        (change("vocab = 2", "vocab = 0x1" + "0" * 5000), "sweep.toml vocab: got an integer with too many digits"),
+        (change("vocab = 2", "vocab = 2.0"), "sweep.toml vocab: got 2.0"),
+        (change("vocab = 2", "vocab = " + "[" * 5000 + "]" * 5000), "sweep.toml: got no TOML"),
+        (change("vocab = 2", "vocab = 2\ntime_limit = inf"), "sweep.toml time_limit: got inf, expected a positive"),
+        (change("seeds = [0, 3]", "seeds = 1000000000000"), "sweep.toml family 1: 4000000000000 problems is more than"),
+        (change("seeds = [0, 3]", "seeds = [0, -1]"), "sweep.toml seeds: got"),
+        (change('"dirichlet"', '["dirichlet"]'), "sweep.toml family 1 name: got ['dirichlet'], expected one of"),
         (change("vocab = 2", ""), "sweep.toml family 1 vocab: got nothing"),
         (change("paths = [1, 2]", "paths = [1, 2000]"), "sweep.toml paths: got 2000, expected an integer in 1..1024"),
         (change("seeds = 1", "seeds = -1"), "sweep.toml family 2 seeds: got -1"),
-        (change('"gbv"', '"gvb"'), "sweep.toml algorithms: got 'gvb', expected one of"),
+        (change('"gbv"', '"gvb"'), "sweep.toml algorithms: got 'gvb', expected a list of one or more of"),
         (change('["bv", "gbv", "optimum"]', '"bv"'), "sweep.toml algorithms: got 'bv', expected a list"),
         (change("depth = 2", "deep = 2"), "sweep.toml: got the unknown key 'deep', expected one of"),
         (change("alpha = [0.5, 1]", "alhpa = 1"), "sweep.toml family 1: got the unknown key 'alhpa'"),

@@ -109,7 +109,7 @@ def decomposition_rows(work: Work) -> dict[str, Any]:
 def _sweep(work: Work, settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """Rows of `FAMILIES`; every one must have a value."""
     tasks = [
-        Task(**law, vocab=settings["vocab"], depth=settings["depth"], paths=paths, seed=seed, names=tuple(names),
+        Task(**law, vocab=settings["vocab"], depth=settings["depth"], num_paths=paths, seed=seed, names=tuple(names),
              tolerance=1e-8, max_drafts=1)
         for law in FAMILIES.values()
         for paths in settings["paths"]
