@@ -174,7 +174,7 @@ class JsonLines:
     - A writer that is killed leaves complete lines and perhaps a part of one. The next writer drops that part when it
       appends; the row is then computed again.
     - The file is locked until `close` or the end of the process. A second process is refused.
-    - A full disk or an interruption (Ctrl-C) during `append` leaves the file as it was before.
+    - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only.
 
     Use it as a context manager::
 
@@ -251,19 +251,23 @@ class JsonLines:
                 raise FileNotFoundError(0, "a file that was replaced while the command ran")
             os.ftruncate(handle, self._end)
             os.lseek(handle, self._end, os.SEEK_SET)
+            end = self._end + len(content)
             try:
                 left = content
                 while left:
                     left = left[os.write(handle, left) :]
                 os.fsync(handle)
-            except BaseException:
-                with suppress(OSError):  # what is left of a line is dropped by the next writer
-                    os.ftruncate(handle, self._end)
+            except BaseException as error:
+                if isinstance(error, OSError) or os.fstat(handle).st_size < end:  # an interruption may come too late
+                    end = self._end
+                    with suppress(OSError):  # what is left of a line is dropped by the next writer
+                        os.ftruncate(handle, end)
                 raise
+            finally:
+                if end > self._end:
+                    self._end, self._separator = end, b""
         except OSError as error:
             raise errors.fail(str(self._path), got=_reason(error), expected="a file to append to") from error
-        self._end += len(content)
-        self._separator = b""
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop the `rows` that are not ``wanted`` from the file, which is replaced in one step."""

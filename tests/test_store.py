@@ -182,6 +182,21 @@ def test_a_full_disk_or_an_interruption_leaves_the_rows(
     assert path.read_bytes() == store(tmp_path / "whole.jsonl")
 
 
+def test_an_interruption_after_the_last_byte_keeps_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    def interrupted(handle: int) -> None:
+        raise KeyboardInterrupt
+
+    with JsonLines(path, SCHEMA, IDENTITY) as lines:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                lines.append(ROWS[0])
+        lines.append(*ROWS[1:])
+    assert path.read_bytes() == store(tmp_path / "whole.jsonl")
+
+
 def test_when_even_truncating_fails_the_torn_line_is_dropped_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
