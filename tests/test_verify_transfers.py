@@ -110,7 +110,7 @@ def test_logits_that_are_no_numbers_are_noticed_in_the_same_transfer() -> None:
     levels = load_problem("skewed-3").pair.floats
     with simulated_device():
         target, draft = (TableModel.from_levels(side, device=NAME) for side in (levels.target, levels.draft))
-        target = replace(target, laws=target.laws * torch.nan)
+        target = replace(target, log_rows=target.log_rows * torch.nan)
         for name in ("bv", "pbv"):
             with pytest.raises(InputError, match="target table: got logits that are NaN"):
                 generate(Pair(target, draft), verifier(name), Request((0,), "x"), Settings(2, 2, max_new_tokens=4))
