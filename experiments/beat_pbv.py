@@ -25,8 +25,9 @@ import numpy.typing as npt
 import pandas as pd
 
 import lpverify as lv
-from lpverify.exact.closed_form import node_budgets, selected_levels
+from lpverify.exact.closed_form import selection_distribution
 from lpverify.files import write_whole
+from lpverify.lp.coverage import prefix_acceptance
 from lpverify.numerics import Array, total
 from lpverify.verifiers.ebv import coupled_split, coupling, entropic_split, spared_law
 from lpverify.verifiers.pbv import minorant_groups, proportional_split, wanted_means
@@ -130,7 +131,7 @@ ON_TEXTS = ("TGBV", "PBV", "PBV's law, largest entropy", "EBV: half the excess b
 
 
 def value(pair: lv.ModelPair, paths: int, split: SplitRule) -> float:
-    return float(total(node_budgets(pair, selected_levels(pair, paths, split))))
+    return float(total(prefix_acceptance(pair.target, selection_distribution(pair, paths, split))))
 
 
 def toys() -> list[dict[str, Any]]:

@@ -11,14 +11,14 @@ import numpy as np
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.prefix_tree import level_size
 from lpverify.core.problem import VerifyProblem
-from lpverify.exact import closed_form as budgets
+from lpverify.exact.closed_form import block_efficiency
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp.coverage import node_relaxation
 from lpverify.studies.bound import BoundSettings, on_text
 from lpverify.studies.teacher_forced import TextRows
-from lpverify.verifiers import Verifier, verifier
+from lpverify.verifiers import Verifier, names, verifier
 
-CLOSED = budgets.ALGORITHMS
+CLOSED = names(closed_form=True)
 UPPER = "upper bound"
 
 
@@ -38,7 +38,7 @@ def exact(pair: ModelPair, name: str, paths: int, depth: int) -> float:
     if name == UPPER:
         return float(node_relaxation(short, paths)[0])
     if name in CLOSED:
-        return float(budgets.block_efficiency(short, name, paths))
+        return float(block_efficiency(short, name, paths))
     return float(evaluate(VerifyProblem(short, paths), name).block_efficiency)
 
 

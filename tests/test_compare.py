@@ -22,7 +22,7 @@ from lpverify.errors import InputError
 from lpverify.exact import ranking
 from lpverify.exact.breakdown import balance, parse_prefix
 from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison, parse_names
-from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selected_leaf_law
+from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selection_of_orders
 from lpverify.lp import single_path
 from lpverify.lp.coverage import phi
 
@@ -50,7 +50,7 @@ def test_law_of_the_best_ranked_path_by_enumeration() -> None:
         expected = np.zeros(4)
         for drawn in product(range(4), repeat=3):
             expected[min(drawn, key=rank.__getitem__)] += mass[list(drawn)].prod()
-        law = selected_leaf_law(mass, np.array([order]), 3)[0]
+        law = selection_of_orders(mass, np.array([order]), 3)[0]
         np.testing.assert_allclose(law, expected, rtol=1e-13)
 
 
@@ -59,7 +59,7 @@ def test_law_is_a_vertex_of_the_coverage_polymatroid(paths: int) -> None:
     """Q*(A) <= phi(Q(A)) for every set of leaves, with equality for the best ranked ones; positive to 1e-300."""
     mass = np.array([0.5, 1e-300, 0.3, 0.2, 1e-17])
     order = np.array([[2, 4, 0, 1, 3]])
-    law = selected_leaf_law(mass, order, paths)[0]
+    law = selection_of_orders(mass, order, paths)[0]
     assert law[1] == pytest.approx(paths * 1e-300 * float(mass[[3]].sum()) ** (paths - 1), rel=1e-12, abs=0)
     for size in range(1, 6):
         np.testing.assert_allclose(law[order[0, :size]].sum(), phi(mass[order[0, :size]].sum(), paths), rtol=1e-14)

@@ -17,11 +17,10 @@ from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.problem import VerifyProblem
 from lpverify.drafting.iid_paths import ordered_drafts
 from lpverify.errors import InputError, SizeError
-from lpverify.exact import closed_form as budgets
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp import one_step, reference
 from lpverify.numerics import as_float, zeros
-from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, verifier
+from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, names, verifier
 from lpverify.verifiers.block import block_law
 from lpverify.verifiers.residual import positive_part, residual_law
 from lpverify.verifiers.specinfer import node_rule as specinfer_rule
@@ -101,7 +100,7 @@ def test_recursion_is_enumeration(name: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("case", EXACT)
-@pytest.mark.parametrize("name", [n for n in NAMES if n in budgets.ALGORITHMS])
+@pytest.mark.parametrize("name", [n for n in NAMES if n in names(closed_form=True)])
 def test_closed_form_is_enumeration(name: str, case: str) -> None:
     problem = VerifyProblem(EXACT[case], 2)
     first, second = (evaluate(problem, name, method=method) for method in ("closed form", "enumeration"))

@@ -1,12 +1,13 @@
-"""One position's balance: what the token rule accepts, what it owes, and what it emits (THEORY 7).
+"""The token rule at one position: probability accepted, rejected and emitted for every token (theory 7).
 
-For a target row p and a draft row q the rule accepts a drafted x with probability min(1, p(x)/q(x)). So x is emitted
+For a target row p and a draft row q the rule accepts a drafted x with probability min(1, p(x)/q(x)). It emits x
 
-* accepted:  q(x) min(1, p(x)/q(x)) = min(p(x), q(x))
-* corrected: (1 - sum_y min(p(y), q(y))) * r(x),   r = max(p - q, 0) / sum_y max(p(y) - q(y), 0)
+* as the accepted token with probability  q(x) min(1, p(x)/q(x)) = min(p(x), q(x)),
+* as the corrected token with probability (1 - sum_y min(p(y), q(y))) r(x), where r = max(p - q, 0) normalised is the
+  residual distribution.
 
-and the sum is p(x), because the rejected mass equals the residual's mass. The naive correction draws from p itself
-instead of r and emits min(p, q) + (1 - sum min(p, q)) p, which is not p.
+The sum is p(x), because the rejected mass equals the mass of max(p - q, 0). The naive rule draws the corrected token
+from p instead of r and emits min(p, q) + (1 - sum min(p, q)) p, which is not p.
 
 Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", algorithm 1.
 """
@@ -27,15 +28,18 @@ from lpverify.numerics import Array
 
 @dataclass(frozen=True)
 class Balance:
-    """The token rule at one prefix; every array has shape ``(V,)``, in the pair's arithmetic."""
+    """The token rule at one prefix; every array has shape ``(V,)``, float64 or Fraction like the pair.
+
+    ``residual_law`` is the residual distribution, ``law_error`` the total variation between emitted and target.
+    """
 
     prefix: tuple[int, ...]
     target: Array  # p
     draft: Array  # q
     accepted: Array  # min(p, q)
     residual: Array  # p - min(p, q)
-    residual_law: Array | None  # residual / its sum; None where nothing is ever rejected
-    emitted: Array  # accepted + rejected mass * residual law
+    residual_law: Array | None  # residual / its sum; None where no token can be rejected
+    emitted: Array  # accepted + rejected mass * residual distribution
     naive: Array  # accepted + rejected mass * p
     accepted_mass: Any
     rejected_mass: Any
@@ -44,9 +48,14 @@ class Balance:
 
 
 def balance(pair: ModelPair, prefix: Sequence[int] = ()) -> Balance:
-    """The balance of the position after ``prefix`` (token ids, fewer than ``pair.depth``).
+    """The token rule at the position after ``prefix``.
 
-    Raises InputError for a prefix that is too long or a token outside the vocabulary.
+    Args:
+        pair: target and draft tables.
+        prefix: token ids, fewer than ``pair.depth``.
+
+    Raises:
+        InputError: the prefix is too long, or a token is outside the vocabulary.
 
     >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> result = balance(pair)
@@ -87,7 +96,7 @@ def balance(pair: ModelPair, prefix: Sequence[int] = ()) -> Balance:
 
 
 def parse_prefix(pair: ModelPair, text: str) -> tuple[int, ...]:
-    """Token ids of labels separated by blanks.
+    """Token ids of labels separated by blanks. Raises InputError for a label that is not a token of the pair.
 
     >>> parse_prefix(ModelPair.from_levels([[[0.5, 0.5]]], [[[0.5, 0.5]]], tokens="AB"), "B A")
     (1, 0)

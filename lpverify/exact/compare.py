@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 from lpverify import errors
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import Certificate, LpSolution, RefinementStep
-from lpverify.exact import closed_form as budgets
 from lpverify.exact import evaluate as enumeration
+from lpverify.exact.closed_form import block_efficiency
 from lpverify.exact.ranking import best_ranking
 from lpverify.lp import single_path
 from lpverify.lp.certify import exact_certificate
 from lpverify.lp.coverage import node_relaxation
 from lpverify.lp.solve import solve
 from lpverify.numerics import is_exact, total
-from lpverify.verifiers import VERIFIERS, Verifier
+from lpverify.verifiers import VERIFIERS, Verifier, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,15 +128,15 @@ def comparison(
     Raises InputError for an algorithm that was asked for by name and is refused, for its size mostly; of the default
     ones such an algorithm is a row with ``refused`` set.
     """
-    names = ALGORITHMS if algorithms is None else tuple(algorithms)
-    for name in names:
+    chosen = ALGORITHMS if algorithms is None else tuple(algorithms)
+    for name in chosen:
         errors.choice("algorithm", name, ALGORITHMS)
     stage("single-path optimum")
     single = single_path.solve(problem.pair)
     stage("multi-path optimum")
     multi = solve(problem, method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress)
     results = []
-    for name in names:
+    for name in chosen:
         stage(name)
         try:
             results.append(measure(problem, name, multi, max_drafts))
@@ -166,7 +166,7 @@ def measure(
         return AlgorithmResult(OPTIMUM, optimum.value, None, optimum.method, optimum.exact)
     if name in (RELAXATION, RANKING):
         return _relaxation(problem) if name == RELAXATION else _ranking(problem)
-    if name not in budgets.ALGORITHMS and name != POLICY:
+    if name not in names(closed_form=True) and name != POLICY:
         found = enumeration.evaluate(problem, name, max_terms=max_terms)
         value: float | Fraction = found.block_efficiency
         return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
@@ -174,7 +174,7 @@ def measure(
         certificate = _certificate(problem, optimum)
         value, verifier = total(certificate.prefix_acceptance), VERIFIERS[POLICY](certificate)
     else:
-        value, verifier = budgets.block_efficiency(problem.pair, name, problem.num_paths), VERIFIERS[name]()
+        value, verifier = block_efficiency(problem.pair, name, problem.num_paths), VERIFIERS[name]()
     law_error = _law_error(verifier, problem, max_drafts)
     return AlgorithmResult(name, float(value), law_error, "closed form", _fraction(name, value))
 

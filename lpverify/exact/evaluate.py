@@ -5,7 +5,7 @@ Three methods, which agree where they overlap:
 * ``"enumeration"``: the `StopDistribution` summed over all drafts with their exact probabilities: multisets of K
   leaves, or ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes.
 * ``"recursion"``: on (node, number of paths through it), for tree walkers and Traversal (`lpverify.exact.recursion`).
-* ``"closed form"``: node budgets (`lpverify.exact.closed_form`), the value only.
+* ``"closed form"``: prefix acceptance probabilities (`lpverify.exact.closed_form`), the value only.
 
 The first two give the emitted mass of every (stop node, next token). Continued by the target this is the law of the
 first L+1 tokens; a verifier is lossless when it equals the target's. Everything is exact for rational problems.
@@ -25,10 +25,10 @@ from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import Evaluation, LpSolution
 from lpverify.drafting import iid_paths as drafts
-from lpverify.exact import closed_form as budgets
 from lpverify.exact import recursion
+from lpverify.exact.closed_form import block_efficiency
 from lpverify.numerics import Array, Levels
-from lpverify.verifiers import Verifier, verifier
+from lpverify.verifiers import Verifier, names, verifier
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
 MAX_DRAFTS = 20_000
@@ -53,22 +53,22 @@ def evaluate(
     checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
     paths = 1 if checked.first_path_only else problem.num_paths
     recursive = checked.node_rule is not None or checked.leaf_to_root
-    closed = checked.name in budgets.ALGORITHMS and checked == verifier(checked.name)
+    closed = checked.closed_form is not None
     if method == "recursion" and not recursive:
         raise errors.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
     if method == "closed form" and not closed:
-        expected = "one of " + ", ".join(budgets.ALGORITHMS)
+        expected = "one of " + ", ".join(names(closed_form=True))
         raise errors.fail("method", got=f"closed form for {checked.name}", expected=expected)
     if method == "auto":
         fits = draft_count(problem.pair, checked, paths) <= (max_terms or MAX_DRAFTS)
         method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
     if method == "closed form":
-        value = budgets.block_efficiency(problem.pair, checked.name, paths)
+        value = block_efficiency(problem.pair, checked, paths)
         return Evaluation(checked.name, problem.num_paths, value, method, problem.pair.nodes)
     if method == "enumeration":
         masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
     elif checked.node_rule is not None:
-        masses, terms = recursion.walker_masses(
+        masses, terms = recursion.top_down_masses(
             problem.pair,
             checked.node_rule,
             paths,
@@ -165,6 +165,6 @@ def scalar(value: Any) -> float | Fraction:
 def _instead(algorithm: Verifier) -> str:
     if algorithm.node_rule is not None or algorithm.leaf_to_root:
         return 'use method="recursion"'
-    if algorithm.name in budgets.ALGORITHMS:
+    if algorithm.closed_form is not None:
         return 'use method="closed form" for the value without the law'
     return "use fewer paths or a smaller tree"

@@ -1,17 +1,17 @@
 """The best single ranking: GBV's frame with the best order of all leaves instead of GBV's own.
 
-A ranking is a strict order of the N = V^L leaves. Select the best ranked of the K drafted paths; with better(x) the
-draft mass of the leaves ranked before x its law is
+A ranking is a strict order of the N = V^L leaves; the best ranked of the K drafted paths is selected. With better(x)
+the draft mass of the leaves ranked before x, the selection distribution is
 
     Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K,      Q*(c) = sum of Q* over the leaves below c,
 
-and block verification on it gives f(cx) = min(p(x|c) f(c), Q*(cx)) and block efficiency sum f. Laws Q* of rankings are
-the vertices of the coverage polymatroid's base (THEORY 2.4), so
+and block verification of the selected path has f(cx) = min(p(x|c) f(c), Q*(cx)) and block efficiency sum f. The Q* of
+rankings are the vertices of the base of the coverage polymatroid (theory 2.4), so
 
     GBV  <=  best single ranking  <=  multi-path optimum,
 
-and the last gap is what mixing rankings is worth. The best order is found by trying all N! where `EFFORT` allows it (9
-leaves of positive mass for K <= 12), else by local search, which gives only a lower bound of the best.
+and the last gap is the gain from mixing rankings. The best order is found by trying all N! where `EFFORT` allows it (9
+leaves of positive mass for K <= 12), else by local search, which gives a lower bound of the best.
 
 Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every node).
 """
@@ -27,17 +27,17 @@ import numpy.typing as npt
 
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem
-from lpverify.lp.coverage import phi_chord
+from lpverify.lp.coverage import phi_chord, prefix_acceptance
 from lpverify.numerics import divide
 
 EFFORT = 40_000_000
-"""Orders x leaves x K that are evaluated at most, about a second."""
+"""Maximum number of orders x leaves x K to evaluate, about a second."""
 
 BATCH = 256
-"""Neighbours that are tried together; the best of them is taken if it is better."""
+"""Neighbours of an order that are evaluated together; the search moves to the best one if it is better."""
 
 PATIENCE = 30
-"""Batches without a better order after which local search stops."""
+"""Local search stops after this many batches without a better order."""
 
 Orders = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -54,9 +54,12 @@ class RankingResult:
 
 
 def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
-    """The best leaf order that was found, in float64.
+    """The best leaf order, in float64: of all orders where ``effort`` allows it, else of a local search.
 
-    ``seed`` drives the random moves of the local search, ``effort`` bounds orders tried x leaves x K.
+    Args:
+        problem: target, draft and K.
+        seed: of the random moves of the local search.
+        effort: maximum number of orders tried x leaves x K.
 
     >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
     >>> round(best_ranking(VerifyProblem(pair, num_paths=2)).block_efficiency, 12)
@@ -72,46 +75,45 @@ def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT)
     return _local_search(pair, problem.num_paths, np.random.default_rng(seed), max(2, allowed))
 
 
-def selected_leaf_law(leaf_mass: Floats, orders: Orders, paths: int) -> Floats:
-    """Q* of the leaves for every order: ``(N,)`` masses and ``(B, n)`` orders, best first, to ``(B, N)``.
+def selection_of_orders(leaf_mass: Floats, orders: Orders, num_paths: int) -> Floats:
+    """Q* of the leaves for every order.
 
-    Leaves that an order leaves out must have mass 0.
+    Args:
+        leaf_mass: Q of the leaves, (N,).
+        orders: leaves, best first, (B, n); leaves that an order leaves out must have mass 0.
+        num_paths: K.
 
-    >>> selected_leaf_law(np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), 2)
+    Returns:
+        Q*, (B, N).
+
+    >>> selection_of_orders(np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), 2)
     array([[0.4375, 0.5625],
            [0.0625, 0.9375]])
     """
     mass = leaf_mass[orders]
     better = np.cumsum(mass, axis=1) - mass
     result = np.zeros((len(orders), len(leaf_mass)))
-    np.put_along_axis(result, orders, phi_chord(better, mass, paths), axis=1)
+    np.put_along_axis(result, orders, phi_chord(better, mass, num_paths), axis=1)
     return result
 
 
-def evaluate_orders(pair: ModelPair, orders: Orders, paths: int) -> Floats:
-    """Block efficiency of every order, shape ``(B,)``."""
-    vocab_size, depth, count = pair.vocab_size, pair.depth, len(orders)
-    levels = [selected_leaf_law(pair.draft_paths[-1], orders, paths)]
-    for _ in range(depth):
-        levels.append(levels[-1].reshape(count, -1, vocab_size).sum(axis=2))
-    levels.reverse()
-    budgets = np.ones((count, 1))
-    value = np.ones(count)
-    for rows, selected in zip(pair.target, levels[1:], strict=True):
-        budgets = np.minimum((budgets[:, :, None] * rows).reshape(count, -1), selected)
-        value += budgets.sum(axis=1)
-    return value
+def evaluate_orders(pair: ModelPair, orders: Orders, num_paths: int) -> Floats:
+    """Block efficiency of every order, shape ``(B,)``; ``orders`` as in `selection_of_orders`."""
+    count = len(orders)
+    levels = [selection_of_orders(pair.draft_paths[-1], orders, num_paths)]
+    for _ in range(pair.depth):
+        levels.append(levels[-1].reshape(count, -1, pair.vocab_size).sum(axis=2))
+    return np.asarray(sum(f.sum(axis=1) for f in prefix_acceptance(pair.target, levels[::-1])))
 
 
-def _all_orders(pair: ModelPair, paths: int, active: Orders) -> RankingResult:
+def _all_orders(pair: ModelPair, num_paths: int, active: Orders) -> RankingResult:
     best, best_order, tried = -1.0, active, 0
-    others_count = len(active) - 1
-    rest = np.array(list(permutations(range(others_count))), dtype=np.int64)
-    rest = rest.reshape(factorial(others_count), others_count)  # also for one leaf
+    count = len(active) - 1
+    others_order = np.array(list(permutations(range(count))), dtype=np.int64).reshape(factorial(count), count)
     for first in range(len(active)):
         others = np.delete(active, first)
-        orders = np.column_stack([np.full(len(rest), active[first]), others[rest]])
-        values = evaluate_orders(pair, orders, paths)
+        orders = np.column_stack([np.full(len(others_order), active[first]), others[others_order]])
+        values = evaluate_orders(pair, orders, num_paths)
         tried += len(orders)
         winner = int(np.argmax(values))
         if values[winner] > best:
@@ -130,7 +132,7 @@ def greedy_order(pair: ModelPair) -> Orders:
     return np.argsort(key)
 
 
-def _local_search(pair: ModelPair, paths: int, rng: np.random.Generator, allowed: int) -> RankingResult:
+def _local_search(pair: ModelPair, num_paths: int, rng: np.random.Generator, allowed: int) -> RankingResult:
     """Hill climbing from GBV's order and from the order by P/Q, with batches of random moves; ``allowed`` orders."""
     mass = pair.draft_paths[-1]
     batch = min(BATCH, max(1, allowed // 8))
@@ -140,7 +142,7 @@ def _local_search(pair: ModelPair, paths: int, rng: np.random.Generator, allowed
     orders = np.array([start[mass[start] > 0] for start in starts])
     best, order, tried, misses = -1.0, orders[0], 0, 0
     while misses < PATIENCE:
-        values = evaluate_orders(pair, orders, paths)
+        values = evaluate_orders(pair, orders, num_paths)
         tried += len(orders)
         winner = int(np.argmax(values))
         if values[winner] > best:
@@ -154,21 +156,21 @@ def _local_search(pair: ModelPair, paths: int, rng: np.random.Generator, allowed
 
 
 def _move(order: Orders, pair: ModelPair, rng: np.random.Generator) -> Orders:
-    """One random neighbour: a leaf goes to another place, or two siblings' subtrees exchange places.
+    """One random neighbour: a leaf moves to another position, or the subtrees of two siblings change their order.
 
-    The subtrees' leaves fill the places that both had together, one subtree after the other; on a lexicographic order
-    that is a change of the order of the children of one node.
+    The leaves of the two subtrees fill the positions that both had together, one subtree after the other. On a
+    lexicographic order this changes the order of the children of one node.
     """
     if rng.random() < 0.5:
-        source, place = rng.integers(len(order), size=2)
-        return np.insert(np.delete(order, source), place, order[source])
+        source, position = rng.integers(len(order), size=2)
+        return np.insert(np.delete(order, source), position, order[source])
     height = int(rng.integers(pair.depth))  # subtrees of V**height leaves
     ancestors = order // pair.vocab_size**height
     first = ancestors[rng.integers(len(order))]
     second = first - first % pair.vocab_size + rng.integers(pair.vocab_size)
-    places = np.flatnonzero((ancestors == first) | (ancestors == second))
-    ours = order[places]
-    leading = ancestors[places] != ancestors[places[0]]  # the subtree that does not lead now
+    positions = np.flatnonzero((ancestors == first) | (ancestors == second))
+    leaves = order[positions]
+    behind = ancestors[positions] != ancestors[positions[0]]  # in the subtree that is second so far
     moved = order.copy()
-    moved[places] = np.concatenate([ours[leading], ours[~leading]])
+    moved[positions] = np.concatenate([leaves[behind], leaves[~behind]])
     return moved

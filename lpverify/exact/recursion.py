@@ -1,78 +1,84 @@
 """Exact evaluation without enumerating drafts: recursion on (node, number of paths through it).
 
-Given that k of the K i.i.d. paths pass through a node, their continuations are k i.i.d. paths of the subtree. So for
-tree walkers only the V^k tuples of drafted children matter at each (node, k); for Traversal only which children are
-drafted first and how often. Both return the emitted masses, one ``(V**i, V)`` array per depth i = 0..L: entry (c, y) is
-the probability that the verifier stops at c and emits y.
+Given that k of the K i.i.d. paths pass through a node, their continuations are k i.i.d. paths of the subtree. So
+top-down tree verification depends at each (node, k) on the V^k tuples of drafted children only, and Traversal on the
+order in which children are first drafted and how often. Both functions return the emitted masses, one ``(V**i, V)``
+array per depth i = 0..L: entry (c, y) is the probability that the verifier stops at c and emits y (theory 6).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import combinations_with_replacement, product
-from math import comb, factorial, prod
+from math import comb
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting import iid_paths as drafts
+from lpverify.drafting import iid_paths
 from lpverify.numerics import Array, Levels, one, zero, zeros
 from lpverify.verifiers.base import NodeRule
 from lpverify.verifiers.residual import acceptance, positive_part
 from lpverify.verifiers.traversal import after_rejection
 
 MAX_TUPLES = 2_000_000
-"""Most (node, tuple of drafted children) pairs that a walker's recursion visits: up to about 10 seconds in floats."""
+"""Maximum number of (node, tuple of drafted children) pairs of `top_down_masses`: about 10 seconds in floats."""
 MAX_VISITS = 300_000
-"""Most (node, history of rejected siblings) pairs that Traversal's recursion visits: up to about 10 seconds."""
+"""Maximum number of (node, history of rejected siblings) pairs of `traversal_masses`: about 10 seconds."""
 
 
 def no_masses(pair: ModelPair) -> Levels:
-    """Emitted masses of nothing yet: zeros, one ``(V**i, V)`` array per depth 0..L."""
+    """Emitted masses to add to: zeros, one ``(V**i, V)`` array per depth 0..L."""
     size = pair.vocab_size
     return tuple(zeros((tree.level_size(size, i), size), pair.target[0]) for i in range(pair.depth + 1))
 
 
-def walker_masses(
+def top_down_masses(
     pair: ModelPair,
     rule: Callable[[Array, Array, int], NodeRule],
-    paths: int,
+    num_paths: int,
     *,
     ordered: bool = True,
     max_terms: int = MAX_TUPLES,
 ) -> tuple[Levels, int]:
-    """Emitted masses of the walker with node rule ``rule``, and the number of tuples visited. Raises SizeError.
+    """Emitted masses of top-down tree verification.
 
-    ``ordered``: the rule looks at the order of the drafted children; else multisets of them are enough.
+    Args:
+        pair: target and draft tables.
+        rule: node rule of the verifier, (target row, draft row, k) -> `NodeRule`.
+        num_paths: K.
+        ordered: the rule looks at the order of the drafted children; else multisets of them are enough.
+        max_terms: maximum number of tuples.
+
+    Returns:
+        Emitted masses, and the number of tuples visited.
+
+    Raises:
+        SizeError: more than ``max_terms`` tuples.
     """
     size = pair.vocab_size
-    count_drafted = drafts.count_ordered if ordered else drafts.count_multisets
-    terms = sum(len(level) for level in pair.target) * sum(count_drafted(size, k) for k in range(1, paths + 1))
+    count_drafted = iid_paths.count_ordered if ordered else iid_paths.count_multisets
+    terms = sum(len(level) for level in pair.target) * sum(count_drafted(size, k) for k in range(1, num_paths + 1))
     if terms > max_terms:
         raise errors.too_large(
-            f"recursion on (node, k) with {paths} paths",
+            f"recursion on (node, k) with {num_paths} paths",
             size=f"{terms} tuples of drafted tokens",
             limit=str(max_terms),
             instead="use fewer paths or a smaller vocabulary",
         )
     emitted = no_masses(pair)
-    arriving = zeros((1, paths + 1), pair.target[0])  # (node of the level, k): Pr(the walk comes here with k paths)
-    arriving[0, paths] = one(arriving)
+    arriving = zeros((1, num_paths + 1), pair.target[0])  # (node, k): Pr(accepted here, k paths pass through)
+    arriving[0, num_paths] = one(arriving)
     for depth in range(pair.depth):
-        below = zeros((len(arriving) * size, paths + 1), arriving)
+        below = zeros((len(arriving) * size, num_paths + 1), arriving)
         for node, k in np.argwhere(arriving > 0).tolist():
             target, draft = pair.target[depth][node], pair.draft[depth][node]
-            drafted = _drafted_tuples(np.flatnonzero(draft > 0).tolist(), k, ordered)
+            drafted, probability = iid_paths.draws(draft, k, ordered=ordered)
             multiplicity = (drafted[:, :, None] == np.arange(size)).sum(axis=1)  # (tuples, V)
-            mass = arriving[node, k] * draft[drafted].prod(axis=1)
-            if not ordered:
-                mass = mass * [factorial(k) // prod(map(factorial, row)) for row in multiplicity.tolist()]
-            chosen = rule(target, draft, k).conditional(drafted) * mass[:, None]
+            chosen = rule(target, draft, k).conditional(drafted) * (arriving[node, k] * probability)[:, None]
             for count in range(k + 1):
                 moved = np.where(multiplicity == count, chosen, zero(chosen)).sum(axis=0)
                 if count:
@@ -84,24 +90,20 @@ def walker_masses(
     return emitted, terms
 
 
-def _drafted_tuples(tokens: list[int], count: int, ordered: bool) -> npt.NDArray[np.int64]:
-    """All tuples or multisets of ``count`` of ``tokens``, one a row."""
-    every = product(tokens, repeat=count) if ordered else combinations_with_replacement(tokens, count)
-    return np.array(list(every))
+def traversal_masses(pair: ModelPair, num_paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:
+    """Emitted masses of Traversal with K = ``num_paths``, and the number of visits.
 
+    At a node with rows p', q' and k paths left, the child drafted first is x with probability q'(x), m - 1 of the
+    k - 1 other paths draw it too (binomial), and the k - m paths that do not are i.i.d. from q' without x.
 
-def traversal_masses(pair: ModelPair, paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:
-    """Emitted masses of Traversal, and the number of visits. Raises SizeError.
-
-    The child drafted first at a node with rows p', q' and k paths left is x with probability q'(x), m - 1 of the k - 1
-    other paths draw it too (binomial), and the k - m paths that do not are i.i.d. from q' without x.
+    Raises SizeError for more than ``max_terms`` visits.
     """
     size, depth = pair.vocab_size, pair.depth
     draftable = max(int((level > 0).sum(axis=1).max()) for level in pair.draft)
-    terms = traversal_visits(draftable, depth, paths)
+    terms = traversal_visits(draftable, depth, num_paths)
     if terms > max_terms:
         raise errors.too_large(
-            f"recursion of traversal with {paths} paths",
+            f"recursion of traversal with {num_paths} paths",
             size=f"{terms} visits",
             limit=str(max_terms),
             instead="use fewer paths, a smaller depth or fewer draftable tokens",
@@ -138,11 +140,11 @@ def traversal_masses(pair: ModelPair, paths: int, max_terms: int = MAX_VISITS) -
         emitted[level][node] += stop * target
         return alive - stop
 
-    offer(0, 0, certain, paths, certain)
+    offer(0, 0, certain, num_paths, certain)
     return emitted, terms
 
 
-def traversal_visits(vocab_size: int, depth: int, paths: int) -> int:
+def traversal_visits(vocab_size: int, depth: int, num_paths: int) -> int:
     """How many nodes `traversal_masses` offers when no probability is 0.
 
     >>> traversal_visits(2, 1, 1), traversal_visits(3, 4, 3)
@@ -156,4 +158,4 @@ def traversal_visits(vocab_size: int, depth: int, paths: int) -> int:
             return 1
         return left * sum(visits(level + 1, m, vocab_size) + visits(level, k - m, left - 1) for m in range(1, k + 1))
 
-    return visits(0, paths, vocab_size)
+    return visits(0, num_paths, vocab_size)

@@ -1,4 +1,4 @@
-"""Closed-form budgets and the multi-path verifiers: identities in Fractions, traps, floats, reference values last."""
+"""Closed forms and the multi-path verifiers: identities in Fractions, traps, floats, reference values last."""
 
 from __future__ import annotations
 
@@ -19,20 +19,13 @@ from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem
 from lpverify.errors import InputError
-from lpverify.exact.closed_form import (
-    ALGORITHMS,
-    block_efficiency,
-    bv_budgets,
-    closed_form,
-    ranked_budgets,
-    selected_law,
-    token_budgets,
-)
+from lpverify.exact.closed_form import block_efficiency, closed_form
 from lpverify.exact.evaluate import evaluate
 from lpverify.numerics import as_float
-from lpverify.verifiers import verifier
+from lpverify.verifiers import names, verifier
 
-RANKED = ("gbv", "tgbv", "pbv", "ebv")
+ALGORITHMS = names(closed_form=True)
+RANKED = tuple(name for name in ALGORITHMS if verifier(name).split is not None)
 
 
 def tables(vocab: int, depth: int) -> st.SearchStrategy[list[Any]]:
@@ -71,29 +64,31 @@ def antichains(vocab: int, depth: int) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("name", RANKED)
 @given(pair=PAIRS, paths=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_selected_law_and_budgets(name: str, pair: ModelPair, paths: int) -> None:
-    """Q* is a law of paths within the draft's support; f(cx) <= p f(c), f <= Q*; K = 1 is BV; floats agree."""
-    exact = ranked_budgets(pair, paths, name)
+def test_selection_distribution_and_prefix_acceptance(name: str, pair: ModelPair, paths: int) -> None:
+    """Q* is a distribution of paths within the draft's support; f(cx) <= p f(c), f <= Q*; K = 1 is BV; floats agree."""
+    exact = closed_form(pair, name, paths)
     assert exact.selected[0].tolist() == [1]
     for i, target in enumerate(pair.target):
         assert (exact.selected[i + 1].reshape(target.shape).sum(axis=1) == exact.selected[i]).all()
-        assert (exact.budgets[i + 1] <= (exact.budgets[i][:, None] * target).reshape(-1)).all()
-        assert (exact.budgets[i + 1] <= exact.selected[i + 1]).all()
+        assert (exact.prefix_acceptance[i + 1] <= (exact.prefix_acceptance[i][:, None] * target).reshape(-1)).all()
+        assert (exact.prefix_acceptance[i + 1] <= exact.selected[i + 1]).all()
         assert (exact.selected[i + 1] <= 1 - (1 - pair.draft_paths[i + 1]) ** paths).all()
     if paths == 1:
         assert all((a == b).all() for a, b in zip(exact.selected, pair.draft_paths, strict=True))
-        assert exact.block_efficiency == bv_budgets(pair).block_efficiency
-    floats = ranked_budgets(pair.floats, paths, name)
-    for levels in zip(exact.selected + exact.budgets, floats.selected + floats.budgets, strict=True):
+        assert exact.block_efficiency == closed_form(pair, "bv").block_efficiency
+    floats = closed_form(pair.floats, name, paths)
+    for levels in zip(
+        exact.selected + exact.prefix_acceptance, floats.selected + floats.prefix_acceptance, strict=True
+    ):
         assert levels[1] == pytest.approx(as_float(levels[0]), rel=1e-10, abs=1e-300)
 
 
 @pytest.mark.parametrize("name", RANKED)
 @pytest.mark.parametrize(("vocab", "depth"), [(2, 2), (3, 1), (2, 3)])
 @pytest.mark.parametrize("paths", [2, 3])
-def test_selected_law_is_in_the_coverage_polytope(name: str, vocab: int, depth: int, paths: int) -> None:
+def test_selection_distribution_is_in_the_coverage_polytope(name: str, vocab: int, depth: int, paths: int) -> None:
     pair = make.rational(vocab, depth, seed=vocab + depth, denominator=6)
-    selected, draft = selected_law(pair, paths, name), pair.draft_paths
+    selected, draft = closed_form(pair, name, paths).selected, pair.draft_paths
     for chain in antichains(vocab, depth):
         chosen, mass = (sum((levels[i][n] for i, n in chain), start=F(0)) for levels in (selected, draft))
         assert chosen <= 1 - (1 - mass) ** paths
@@ -102,8 +97,8 @@ def test_selected_law_is_in_the_coverage_polytope(name: str, vocab: int, depth: 
 @given(PAIRS)
 @settings(max_examples=25, deadline=None)
 def test_token_rule_is_not_better_than_block_verification(pair: ModelPair) -> None:
-    token, block = token_budgets(pair), bv_budgets(pair)
-    assert all((a <= b).all() for a, b in zip(token.budgets, block.budgets, strict=True))
+    token, block = closed_form(pair, "token"), closed_form(pair, "bv")
+    assert all((a <= b).all() for a, b in zip(token.prefix_acceptance, block.prefix_acceptance, strict=True))
     if pair.depth == 1:
         assert token.block_efficiency == block.block_efficiency
 
@@ -131,7 +126,7 @@ def test_relabelling_tokens_changes_nothing(name: str) -> None:
     )
 
 
-# what looks like a theorem and is not (THEORY 2.7), and faults
+# what looks like a theorem and is not (theory 2.7), and faults
 
 
 def test_greedy_selection_is_neither_monotone_nor_better() -> None:
@@ -142,10 +137,10 @@ def test_greedy_selection_is_neither_monotone_nor_better() -> None:
     assert values == [F("2.16"), F("2.5944"), F("2.769452"), F("2.6832248")]
 
 
-def test_selected_law_at_eight_paths() -> None:
+def test_selection_distribution_at_eight_paths() -> None:
     """S7b: no power overflows, no fallback to q."""
     pair = iid_pair([0.5, 0.5], [0.25, 0.75], 1)
-    assert selected_law(pair, 8, "gbv")[1] == pytest.approx([0.899887, 0.100113], abs=1e-6)
+    assert closed_form(pair, "gbv", 8).selected[1] == pytest.approx([0.899887, 0.100113], abs=1e-6)
     assert block_efficiency(pair, "gbv", 8) - 1 == pytest.approx(0.600113, abs=1e-6)
 
 
@@ -190,7 +185,9 @@ def test_path_probabilities_of_1e_300(name: str, paths: int, place: int) -> None
     rows = [[row] * 3**i for i, row in enumerate([draft[place], draft[place]])]
     pair = ModelPair.from_levels(*([np.array(x, dtype=object) for x in t] for t in ([[target], [target] * 3], rows)))
     exact, floats = closed_form(pair, name, paths), closed_form(pair.floats, name, paths)
-    for levels in zip(exact.selected + exact.budgets, floats.selected + floats.budgets, strict=True):
+    for levels in zip(
+        exact.selected + exact.prefix_acceptance, floats.selected + floats.prefix_acceptance, strict=True
+    ):
         assert levels[1] == pytest.approx(as_float(levels[0]), rel=1e-10, abs=1e-307)
     assert 0 < min(exact.selected[2]) <= F(4, 10**300)
 
@@ -201,7 +198,7 @@ def test_a_tiny_child_at_either_end_of_many_paths() -> None:
     draft = np.array([[tiny, 1 - 3 * tiny, 2 * tiny]], dtype=object)
     target = np.array([[F(1, 2), F(1, 2), F(0)]], dtype=object)
     pair = ModelPair.from_levels([target], [draft])
-    exact, floats = (selected_law(p, 64, "gbv")[1] for p in (pair, pair.floats))
+    exact, floats = (closed_form(p, "gbv", 64).selected[1] for p in (pair, pair.floats))
     assert floats[:2] == pytest.approx(as_float(exact[:2]), rel=1e-12, abs=0)
     assert floats[2] == 0 == float(exact[2])  # (2e-200)^64
 
@@ -211,9 +208,9 @@ def test_a_tiny_child_at_either_end_of_many_paths() -> None:
 def test_no_warning_and_no_nan(name: str, kind: str) -> None:
     pair = make.adversarial(kind, 4, 3)
     for paths in (1, 3, 64):
-        budgets = closed_form(pair, name, paths)
-        assert all(np.isfinite(level).all() for level in budgets.selected + budgets.budgets)
-        assert [level.sum() for level in budgets.selected] == pytest.approx([1] * 4, abs=1e-12)
+        result = closed_form(pair, name, paths)
+        assert all(np.isfinite(level).all() for level in result.selected + result.prefix_acceptance)
+        assert [level.sum() for level in result.selected] == pytest.approx([1] * 4, abs=1e-12)
 
 
 def test_large_trees_are_split_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +225,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(InputError, match="algorithm: got 'nss'"):
         block_efficiency(pair, "nss")
     with pytest.raises(InputError, match=r"paths \(K\): got 0"):
-        ranked_budgets(pair, 0, "gbv")
+        closed_form(pair, "gbv", 0)
 
 
 # the verifiers
@@ -252,7 +249,7 @@ def test_blocks_are_lossless(name: str) -> None:
     pair = rational_pair(5, 1, seed=2, denominator=20)
     result = evaluate(VerifyProblem(pair, 2), verifier(name, blocks=4), method="enumeration")
     assert result.law_error == 0
-    assert result.block_efficiency == ranked_budgets(pair, 2, name, blocks=4).block_efficiency
+    assert result.block_efficiency == closed_form(pair, verifier(name, blocks=4), 2).block_efficiency
 
 
 @pytest.mark.parametrize("name", RANKED)
