@@ -1,19 +1,31 @@
 """One wording for every error at the border.
 
-Data are validated once, where they enter the package; behind the border only ``assert`` is used. Every message says
-what was wrong, where, what came and what was expected, in one line, so that the command line can print it as it is.
+Data are checked once, where they enter the package; behind the border only ``assert`` is used. A message is one line
+``what: got X, expected Y``: it names the argument, the option or the position in a file, shows what came, and says what
+was expected. Long values are cut, and control characters are shown as escapes, so that the command line can print the
+message as it is.
+
+The checks `integer`, `integers`, `number`, `choice` and `choices` return the checked value. They serve arguments of
+functions, options of commands and entries of files alike: the first argument says which one it is.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any
 
+MAX_SHOWN = 60
+"""Longest representation of a value in a message; longer ones are cut."""
+
+MAX_GOT, MAX_PART = 200, 1_000
+"""Longest description of what came, and of the other parts of a message: a path may be long."""
+
 MAX_LISTED = 10_000
-"""Maximum length of a list of integers given as a text."""
+"""Largest number of integers that a text such as ``1..8`` stands for."""
 
 
 class InputError(ValueError):
@@ -21,92 +33,164 @@ class InputError(ValueError):
 
 
 class SizeError(InputError):
-    """The input is valid but too large for the method asked for; raised before any memory is spent."""
+    """The input is valid but too large for the requested method; raised before any memory is spent."""
 
 
 def fail(what: str, *, got: Any, expected: str) -> InputError:
-    """The error to raise: ``raise fail("target level 1 row 2", got="a sum of 0.9", expected="a sum of 1")``."""
-    return InputError(one_line(f"{what}: got {got}, expected {expected}"))
+    """The error to raise.
+
+    >>> str(fail("target level 1 row 2", got="a sum of 0.9", expected="a sum of 1"))
+    'target level 1 row 2: got a sum of 0.9, expected a sum of 1'
+    """
+    came = cut(got, MAX_GOT) if isinstance(got, str) else shown(got)
+    return InputError(f"{one_line(what)}: got {one_line(came)}, expected {one_line(expected)}")
 
 
 def too_large(what: str, *, size: str, limit: str, instead: str) -> SizeError:
-    """The error to raise when a method refuses a size; ``instead`` names what would work."""
-    return SizeError(one_line(f"{what}: {size} is more than {limit}; {instead}"))
+    """The error to raise when a method refuses a size; ``instead`` names what would work.
 
-
-def one_line(message: str) -> str:
-    """The message on one line, as the command-line contract demands."""
-    return " ".join(message.split())
-
-
-def integer(what: str, value: Any, *, least: int, most: int | None = None) -> int:
-    """``value`` as an int in ``least..most``, else InputError naming ``what``."""
-    bounds = f"an integer >= {least}" if most is None else f"an integer in {least}..{most}"
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise fail(what, got=repr(value), expected=bounds)
-    number = value.__index__()
-    if number < least or (most is not None and number > most):
-        raise fail(what, got=number, expected=bounds)
-    return int(number)
-
-
-def integers(what: str, values: str | Iterable[Any], *, least: int, most: int | None = None) -> tuple[int, ...]:
-    """Integers in ``least..most``, each once; also from a text such as "1,2,4" or "1..8". Else InputError.
-
-    >>> integers("--paths", "1..3, 8,2", least=1)
-    (1, 2, 3, 8)
+    >>> str(too_large("enumeration", size="15 drafts", limit="10", instead="use fewer paths"))
+    'enumeration: got 15 drafts, expected at most 10; use fewer paths'
     """
+    return SizeError(f"{one_line(what)}: got {one_line(size)}, expected at most {one_line(limit)}; {one_line(instead)}")
+
+
+def one_line(text: str) -> str:
+    r"""The text on one line, cut to MAX_PART characters, with what a terminal would interpret shown as an escape.
+
+    >>> one_line("red \x1b[31m\n  text")
+    'red \\x1b[31m text'
+    """
+    words = " ".join(cut(text, MAX_PART).split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+
+
+def cut(text: str, length: int) -> str:
+    """The text, or its beginning and its length where it is longer than ``length``.
+
+    >>> cut("a" * 100, 30)
+    'aaaaaaaaaa... (100 characters)'
+    """
+    return text if len(text) <= length else f"{text[: length - 20]}... ({len(text)} characters)"
+
+
+def shown(value: Any) -> str:
+    """A representation of any value that fits into a message.
+
+    >>> shown("bv"), shown([1, 2]), shown(10**300)
+    ("'bv'", '[1, 2]', '1000000000000000000000000000000000000000... (301 characters)')
+    """
+    if isinstance(value, int) and value.bit_length() > 10_000:  # Python refuses to print it
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) > MAX_SHOWN // 2:
+        return f"a {type(value).__name__} of {len(value)} entries"
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):  # a scalar of numpy or torch
+        value = value.item()
+    try:
+        return cut(repr(value), MAX_SHOWN)
+    except Exception:
+        return f"a {type(value).__name__}"
+
+
+def integer(what: str, value: Any, *, min: int, max: int | None = None) -> int:
+    """``value`` as an int in ``min..max``. Raises InputError naming ``what``.
+
+    >>> integer("depth", 3, min=1)
+    3
+    """
+    expected = f"an integer >= {min}" if max is None else f"an integer in {min}..{max}"
+    try:
+        number = int(value.__index__())
+    except (AttributeError, TypeError):  # a float array has the attribute and raises
+        raise fail(what, got=shown(value), expected=expected) from None
+    if isinstance(value, bool) or number < min or (max is not None and number > max):
+        raise fail(what, got=shown(value if isinstance(value, bool) else number), expected=expected)
+    return number
+
+
+def integers(what: str, values: Any, *, min: int, max: int | None = None) -> tuple[int, ...]:
+    """One integer, several, or a text of integers and ranges separated by commas, as a tuple; each value once.
+
+    Raises InputError for anything that is not an integer in ``min..max``, and for no integer at all.
+
+    >>> integers("--paths", "1, 2,4..6,2", min=1), integers("num_paths", range(1, 3), min=1), integers("K", 3, min=1)
+    ((1, 2, 4, 5, 6), (1, 2), (3,))
+    """
+    bounds = f">= {min}" if max is None else f"in {min}..{max}"
     if isinstance(values, str):
-        values = _integers_of_text(what, values, least, most)
-    listed = tuple(dict.fromkeys(integer(what, value, least=least, most=most) for value in values))
+        parts = [re.fullmatch(r"\s*(-?\d{1,18})\s*(?:\.\.\s*(\d{1,18})\s*)?", part, re.A) for part in values.split(",")]
+        spans = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+        if len(spans) < len(parts) or not all(spans):
+            raise fail(
+                what, got=shown(values), expected=f"integers {bounds} separated by commas, or a range as in 1..8"
+            )
+        if sum(map(len, spans)) > MAX_LISTED:
+            size = f"{sum(map(len, spans))} numbers"
+            raise too_large(what, size=size, limit=f"{MAX_LISTED}", instead="use a shorter range")
+        values = [value for span in spans for value in span]
+    elif not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+        values = [values]
+    listed = tuple(dict.fromkeys(integer(what, value, min=min, max=max) for value in values))
     if not listed:
-        raise fail(what, got="none", expected=f"at least one integer >= {least}")
+        raise fail(what, got="none", expected=f"at least one integer {bounds}")
     return listed
 
 
-def _integers_of_text(what: str, text: str, least: int, most: int | None) -> Iterable[int]:
-    """The numbers of "1,2,4" or "1..8", before they are compared with ``most``."""
-    bounds = f">= {least}" if most is None else f"in {least}..{most}"
-    error = fail(what, got=repr(text), expected=f"integers {bounds} separated by commas, or a range as in 1..8")
-    spans = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(-?\d{1,18})\s*(?:\.\.\s*(\d{1,18})\s*)?", part, re.ASCII)
-        if match is None:
-            raise error
-        spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
-    if len(spans) == 1 and len(spans[0]) == 1:
-        return spans[0]  # one number: `integer` names it
-    if any(not span or span[0] < least or (most is not None and span[-1] > most) for span in spans):
-        raise error
-    if sum(map(len, spans)) > MAX_LISTED:
-        raise too_large(
-            what, size=f"{sum(map(len, spans))} numbers", limit=f"{MAX_LISTED}", instead="use a shorter range"
-        )
-    return chain(*spans)
+def number(
+    what: str, value: Any, *, above: float | None = None, min: float | None = None, max: float | None = None
+) -> float:
+    """``value`` as a finite float > ``above``, >= ``min`` and <= ``max``. Raises InputError naming ``what``.
+
+    >>> number("temperature", 1, above=0)
+    1.0
+    """
+    limits = " and ".join(
+        f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", min), ("<=", max)) if bound is not None
+    )
+    try:
+        result = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        result = math.inf
+    inside = (above is None or result > above) and (min is None or result >= min) and (max is None or result <= max)
+    if not (math.isfinite(result) and inside):
+        raise fail(what, got=shown(value), expected=f"a finite number {limits}".strip())
+    return result
 
 
-def choice(what: str, value: str, options: tuple[str, ...]) -> str:
-    """``value`` if it is one of ``options``, else InputError listing them."""
-    if value not in options:
-        raise fail(what, got=repr(value), expected="one of " + ", ".join(options))
+def choice(what: str, value: Any, options: Sequence[str]) -> str:
+    """``value`` if it is one of ``options``. Raises InputError listing them.
+
+    >>> choice("method", "auto", ("auto", "dense"))
+    'auto'
+    """
+    if not isinstance(value, str) or value not in options:
+        raise fail(what, got=shown(value), expected="one of " + ", ".join(options))
     return value
 
 
-def choices(what: str, values: str | Iterable[str], options: tuple[str, ...]) -> tuple[str, ...]:
-    """Names among ``options``, each once, from a list or from a text with commas; else InputError listing them.
+def choices(what: str, values: Any, options: Sequence[str]) -> tuple[str, ...]:
+    """Names out of ``options``, given as a sequence or as a text separated by commas; each name once.
 
-    >>> choices("--algorithms", "gbv, bv,gbv", ("bv", "gbv"))
+    Raises InputError for an unknown name and for no name at all.
+
+    >>> choices("--algorithms", "gbv, bv,gbv", ("bv", "gbv", "ebv"))
     ('gbv', 'bv')
     """
-    names = [name.strip() for name in values.split(",")] if isinstance(values, str) else list(values)
-    listed = tuple(dict.fromkeys(choice(what, name, options) for name in names if name != ""))
-    if not listed:
-        raise fail(what, got=repr(values), expected="one or more of " + ", ".join(options))
-    return listed
+    if isinstance(values, str):
+        values = [name.strip() for name in values.split(",") if name.strip()]
+    elif not isinstance(values, Iterable):
+        values = [values]
+    names = tuple(dict.fromkeys(choice(what, name, options) for name in values))
+    if not names:
+        raise fail(what, got="none", expected="one or more of " + ", ".join(options))
+    return names
 
 
 def need(what: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Raise InputError if a package is not installed; ``extra`` is the extra of lpverify that installs it."""
+    """Check that ``packages`` are installed; ``extra`` is the extra of lpverify that installs them.
+
+    Raises InputError that says how to install them; ``instead`` is appended to it.
+    """
     for package in packages:
         if importlib.util.find_spec(package) is None:
             fix = f"install with pip install 'lpverify[{extra}]'"

@@ -53,7 +53,9 @@ def read_text(path: StrPath, expected: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         raise errors.fail(where, got=_reason(error), expected=expected) from error
     if max(size, len(content)) > MAX_BYTES:
-        raise errors.too_large(where, size="the file", limit=f"{MAX_BYTES} bytes", instead="use a smaller one")
+        raise errors.too_large(
+            where, size=f"a file of more than {MAX_BYTES} bytes", limit=f"{MAX_BYTES}", instead="use a smaller one"
+        )
     return decode_text(content, where)
 
 

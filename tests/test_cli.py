@@ -377,7 +377,7 @@ def test_too_large_is_said_in_the_row_or_refused_by_name(tmp_path: Path) -> None
     rows = {row["name"]: row for row in document["algorithms"]}
     assert list(rows) == NAMES
     assert rows["ot"]["block_efficiency"] is rows["ot"]["gap"] is rows["ot"]["relative_gap"] is None
-    assert "more than" in rows["ot"]["refused"]
+    assert "expected at most" in rows["ot"]["refused"]
     assert rows["gbv"]["block_efficiency"] is not None
     assert rows["gbv"]["law_error"] is None
     output = tmp_path / "out.json"

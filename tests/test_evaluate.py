@@ -297,7 +297,7 @@ def test_traversal_needs_the_order_of_first_appearance() -> None:
 
 def test_refused_sizes_name_the_way_out() -> None:
     pair = random_pair(4, 3, seed=0)
-    with pytest.raises(SizeError, match='262144 ordered tuples is more than 20000; use method="recursion"'):
+    with pytest.raises(SizeError, match='262144 ordered tuples, expected at most 20000; use method="recursion"'):
         evaluate(VerifyProblem(pair, 3), "specinfer", method="enumeration")
     with pytest.raises(SizeError, match="recursion on \\(node, k\\) with 3 paths: 1764 tuples"):
         evaluate(VerifyProblem(pair, 3), "specinfer", max_terms=1000)

@@ -151,7 +151,7 @@ def test_gaps_below_the_floor_lie_on_it() -> None:
 def test_a_failed_problem_stops_the_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = figure_data.MULTI_PATH | {"tiny": figure_data.MULTI_PATH["tiny"] | {"depth": 40}}
     monkeypatch.setattr(figure_data, "MULTI_PATH", settings)
-    with pytest.raises(InputError, match="of a figure's problem failed: .* more than"):
+    with pytest.raises(InputError, match="of a figure's problem failed: .* expected at most"):
         list(make(["multi_path"], tmp_path, work=Work("tiny")))
     assert not (tmp_path / "multi_path.json").exists()
 

@@ -309,20 +309,22 @@ def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.json"
     with path.open("wb") as stream:
         stream.truncate(MAX_BYTES + 1)  # sparse
-    with pytest.raises(SizeError, match=r"huge\.json: the file is more than"):
+    with pytest.raises(
+        SizeError, match=r"huge\.json: got a file of more than 536870912 bytes, expected at most 536870912"
+    ):
         load_problem(path)
 
 
 @pytest.mark.parametrize(
     ("vocab", "depth", "match"),
     [
-        (2, 10**9, r": depth: 1000000000 is more than 50000000"),
-        (2, 10**30, r": depth: 10+ is more than"),
-        (2, 10**7, r"file\.json: a depth of 10000000 is more than 1000"),
-        (1, 10**7, r"file\.json: a depth of 10000000 is more than 1000"),
-        (2, 30, r"file\.json: a table of at least 67108862 entries is more than 50000000; use a smaller"),
-        (10**12, 1, r": vocab: 1000000000000 is more than 50000000"),
-        (10**5, 2, r"file\.json: a table of at least 10000100000 entries"),
+        (2, 10**9, r": depth: got 1000000000, expected at most 50000000"),
+        (2, 10**30, r": depth: got 10+.*expected at most 50000000"),
+        (2, 10**7, r"file\.json: got a depth of 10000000, expected at most 1000"),
+        (1, 10**7, r"file\.json: got a depth of 10000000, expected at most 1000"),
+        (2, 30, r"file\.json: got a table of at least 67108862 entries, expected at most 50000000; use a smaller"),
+        (10**12, 1, r": vocab: got 1000000000000, expected at most 50000000"),
+        (10**5, 2, r"file\.json: got a table of at least 10000100000 entries"),
     ],
 )
 def test_sizes_are_refused_before_memory_is_spent(vocab: int, depth: int, match: str, tmp_path: Path) -> None:

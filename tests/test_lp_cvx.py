@@ -89,7 +89,7 @@ def test_border():
             cvx.multi_path_program(pair, 2, bad)
     with pytest.raises(InputError, match="bins"):
         cvx.multi_path_program(pair, 2, 0)
-    with pytest.raises(SizeError, match="1000 leaves x 2000 bins is more than 1000000"):
+    with pytest.raises(SizeError, match="1000 leaves x 2000 bins, expected at most 1000000"):
         cvx.multi_path_program(random_pair(10, 3, 0), 2, 2000)
 
 

@@ -128,10 +128,10 @@ def test_bounds_hold_when_time_is_up_at_once() -> None:
 
 def test_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantile, "MAX_NODES", 10)
-    with pytest.raises(errors.SizeError, match="14 nodes is more than 10"):
+    with pytest.raises(errors.SizeError, match="14 nodes, expected at most 10"):
         quantile.solve(make.dirichlet(2, 3, 0), 2)
     monkeypatch.setattr(dense, "MAX_ENTRIES", 100)
-    with pytest.raises(errors.SizeError, match="320 table entries is more than 100; use the method quantile"):
+    with pytest.raises(errors.SizeError, match="320 table entries, expected at most 100; use the method quantile"):
         dense.solve(make.dirichlet(2, 3, 0), 2)
 
 

@@ -158,7 +158,7 @@ def test_level_sets_are_antichains_that_carry_the_prices():
 
 def test_beyond_the_limit_a_certificate_gives_rational_bounds():
     pair = rational_pair(8, 3, 0, 30)
-    with pytest.raises(SizeError, match="584 nodes is more than 400; pass the certificate"):
+    with pytest.raises(SizeError, match="584 nodes, expected at most 400; pass the certificate"):
         exact_optimum(pair, 2)
     ranks = certify.repair(pair.floats, single_path.one_bin(pair.floats))
     multipliers = single_path.solve(pair.floats).certificate.multipliers

@@ -62,5 +62,5 @@ def test_reference(path):
 
 
 def test_program_refuses_a_large_tree():
-    with pytest.raises(SizeError, match="111110 nodes is more than 20000; use the closed form"):
+    with pytest.raises(SizeError, match="111110 nodes, expected at most 20000; use the closed form"):
         single_path.solve_as_lp(random_pair(10, 5, 0))

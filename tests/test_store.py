@@ -346,7 +346,7 @@ def test_texts(tmp_path: Path) -> None:
         path.unlink() if content is None else path.write_bytes(content)
         with pytest.raises(InputError, match=match):
             read_text(path, "a readable file")
-    with pytest.raises(SizeError, match=r"/dev/zero: the file is more than"):
+    with pytest.raises(SizeError, match=r"/dev/zero: got a file of more than"):
         read_text("/dev/zero", "text")
     for text, message in (
         ("{", "a.json: line 1 column 2: got Expecting property name"),

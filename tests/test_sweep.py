@@ -184,7 +184,7 @@ def test_failures_are_rows_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pyt
     outcome = run_sweep(todo, out)
     assert (outcome.computed, outcome.failures) == (4, 2)
     bad, good = rows(out)[:2], rows(out)[2:]
-    assert all("more than" in row["error"] and row["block_efficiency"] is None for row in bad)
+    assert all("expected at most" in row["error"] and row["block_efficiency"] is None for row in bad)
     assert all(row["error"] is None and row["block_efficiency"] > 1 for row in good)
     assert run_sweep(todo, out).computed == 0
     assert run_sweep(todo, out, retry=True).computed == 2
@@ -263,7 +263,10 @@ def change(old: str, new: str) -> Callable[[str], str]:
         (change("vocab = 2", "vocab = 2.0"), "sweep.toml vocab: got 2.0"),
         (change("vocab = 2", "vocab = " + "[" * 5000 + "]" * 5000), "sweep.toml: got no TOML"),
         (change("vocab = 2", "vocab = 2\ntime_limit = inf"), "sweep.toml time_limit: got inf, expected a positive"),
-        (change("seeds = [0, 3]", "seeds = 1000000000000"), "sweep.toml family 1: 4000000000000 problems is more than"),
+        (
+            change("seeds = [0, 3]", "seeds = 1000000000000"),
+            "sweep.toml family 1: got 4000000000000 problems, expected at most",
+        ),
         (change("seeds = [0, 3]", "seeds = [0, -1]"), "sweep.toml seeds: got"),
         (change('"dirichlet"', '["dirichlet"]'), "sweep.toml family 1 name: got ['dirichlet'], expected one of"),
         (change("vocab = 2", ""), "sweep.toml family 1 vocab: got nothing"),

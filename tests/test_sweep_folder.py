@@ -107,7 +107,7 @@ def test_terms_can_be_limited(config: str) -> None:
     assert not set(plain.keys.values()) & set(limited.keys.values())
     by_name = {row["name"]: row["error"] for row in run_task(limited)}
     assert by_name["bv"] is None
-    assert "visits is more than 3" in by_name["traversal"]
+    assert "visits, expected at most 3" in by_name["traversal"]
 
 
 @pytest.mark.parametrize(

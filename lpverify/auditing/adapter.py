@@ -66,7 +66,7 @@ class RowTable:
         if len(prefix) >= len(levels):
             raise errors.fail(side, got=f"a prefix of {len(prefix)} tokens", expected=f"at most {len(levels) - 1}")
         for token in prefix:
-            errors.integer(f"token of a prefix given to {side}", token, least=0, most=pair.vocab_size - 1)
+            errors.integer(f"token of a prefix given to {side}", token, min=0, max=pair.vocab_size - 1)
         row: Array = levels[len(prefix)][tree.index_of(prefix, pair.vocab_size)]
         return row
 

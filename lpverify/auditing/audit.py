@@ -82,8 +82,8 @@ def audit(
     >>> audit(greedy, cases=["one step"], stop_early=True).findings[0][1].message
     'the law leaves the target at "0": probability 3/5, the target has 1/5'
     """
-    errors.integer("draws", draws, least=1)
-    errors.integer("seed", seed, least=0)
+    errors.integer("draws", draws, min=1)
+    errors.integer("seed", seed, min=0)
     if not 0 <= tolerance < 1:
         raise errors.fail("tolerance", got=tolerance, expected="a number in [0, 1)")
     chosen = _cases(cases)

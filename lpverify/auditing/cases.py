@@ -86,7 +86,7 @@ def select(wanted: Sequence[str] | None) -> list[Case]:
             names = ", ".join(dict.fromkeys(_stem(case) for case in table))
             raise errors.fail("case", got=repr(name), expected=f"PROBLEM:K, or one of {names}")
         if not of_table:
-            loaded = load_problem(problem, num_paths=errors.integer(f"paths of case {problem}", int(paths), least=1))
+            loaded = load_problem(problem, num_paths=errors.integer(f"paths of case {problem}", int(paths), min=1))
             of_table = [Case(f"{loaded.name} K={paths}", loaded)]
         found |= {case.name: case for case in of_table}
     return list(found.values())

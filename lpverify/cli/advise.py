@@ -99,8 +99,8 @@ def run(
         made["settings"] = made["settings"] | bench.settings
         if not files:
             shapes = (
-                errors.integers("--paths", paths or "1,2,3,4", least=1),
-                errors.integers("--depth", depth or "2,4,6,8", least=1),
+                errors.integers("--paths", paths or "1,2,3,4", min=1),
+                errors.integers("--depth", depth or "2,4,6,8", min=1),
             )
             made["efficiency"] = bench.runs(names, *shapes, tokens)
             cells, _ = read_cells([("measured", made["efficiency"])])

@@ -36,7 +36,7 @@ class Bench:
         check_packages("advise", instead=", or give DOCUMENT and --costs")
 
         sampling = options.sampling
-        errors.integer("--seed", options.seed, least=0)
+        errors.integer("--seed", options.seed, min=0)
         loaded = options.load_prompts()
         pair = options.open_pair()
         requests = pair.requests(loaded, chat=options.chat)
@@ -66,8 +66,8 @@ class Bench:
         from lpverify import errors
         from lpverify.studies import costs
 
-        errors.integer("--context", context, least=1)
-        errors.integer("--repeats", repeats, least=1)
+        errors.integer("--context", context, min=1)
+        errors.integer("--repeats", repeats, min=1)
         names = list(dict.fromkeys(cell.algorithm for cell in cells))
         paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
         models, law = self.pair.models, self.sampling

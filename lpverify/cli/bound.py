@@ -43,7 +43,7 @@ def run(
     names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
     if algorithms is not None:
         names = errors.choices("--algorithms", algorithms, bound.ALGORITHMS)
-    shape = (errors.integers("--paths", paths, least=1), errors.integers("--depth", depth, least=1))
+    shape = (errors.integers("--paths", paths, min=1), errors.integers("--depth", depth, min=1))
     settings = bound.BoundSettings(*shape, contexts, stride, models.sampling, models.seed)
     prompts = models.load_prompts()
     opened = models.open_pair()

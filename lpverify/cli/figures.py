@@ -58,7 +58,7 @@ def run(
         raise errors.fail("--draw", got=f"{size} as well", expected="one of them, nothing is computed with --draw")
     if quick and full:
         raise errors.fail("--full", got="--quick as well", expected="one of them")
-    errors.integer("--jobs", jobs, least=1)
+    errors.integer("--jobs", jobs, min=1)
     names = available(out) if only is None else [name.strip() for name in only.split(",")]
     for name in names:
         errors.choice("--only", name, tuple(FIGURES))

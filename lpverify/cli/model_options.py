@@ -86,7 +86,7 @@ class ModelOptions:
         from lpverify.decode import prompts
 
         if self.limit is not None:
-            errors.integer("--limit", self.limit, least=1)
+            errors.integer("--limit", self.limit, min=1)
         return prompts.load_prompts(self.prompts, self.limit)
 
     def open_pair(self) -> OpenPair:

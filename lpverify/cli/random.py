@@ -69,6 +69,6 @@ def _make(family: str, vocab: int, depth: int, seed: int, given: dict[str, Any])
             expected = f"{options} with --family {family}"
             raise errors.fail("--" + name.replace("_", "-"), got=f"{given[name]:g}", expected=expected)
     for name, value in (("vocab", vocab), ("depth", depth)):
-        errors.integer(f"--{name}", value, least=1)
-    errors.integer("--seed", seed, least=0)
+        errors.integer(f"--{name}", value, min=1)
+    errors.integer("--seed", seed, min=0)
     return make.family(family, vocab, depth, seed, **given)

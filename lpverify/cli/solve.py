@@ -53,13 +53,13 @@ def run(
     check_writable("--json", json)
     kind = check_plot(plot, json)
     names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
-    errors.integer("--paths", paths, least=1, most=MAX_PATHS)
+    errors.integer("--paths", paths, min=1, max=MAX_PATHS)
     if not tolerance > 0:
         raise errors.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
         raise errors.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
     if max_drafts is not None:
-        errors.integer("--max-drafts", max_drafts, least=1)
+        errors.integer("--max-drafts", max_drafts, min=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
     pair = loaded.pair if exact else loaded.pair.floats
     task = VerifyProblem(pair, paths, loaded.name, loaded.description)

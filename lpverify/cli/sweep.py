@@ -55,7 +55,7 @@ def run(
         raise errors.fail("--output", got=output, expected="a file: a sweep reads what is already there")
     check_writable("--output", output)
     distinct({"CONFIG": config, "--output": output})
-    errors.integer("--jobs", jobs, least=1)
+    errors.integer("--jobs", jobs, min=1)
     if dask is not None and jobs != 1:
         raise errors.fail("--jobs", got=jobs, expected="not given with --dask, the cluster has its own workers")
     tasks = load_tasks(config)

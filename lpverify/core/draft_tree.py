@@ -96,8 +96,8 @@ class DraftTree:
         ([[0], [0]], [-1, 0, 1])
         """
         most, longest = self.paths.shape
-        errors.integer("paths (K)", paths, least=1, most=most)
-        errors.integer("depth (L)", depth, least=1, most=longest)
+        errors.integer("paths (K)", paths, min=1, max=most)
+        errors.integer("depth (L)", depth, min=1, max=longest)
         if (paths, depth) == (most, longest):
             return self
         tree = topology(self.paths[:paths, :depth])

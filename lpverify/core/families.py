@@ -88,7 +88,7 @@ def rational(vocab: int, depth: int, seed: Seed, denominator: int = 12) -> Model
     Fraction(1, 1)
     """
     _size(vocab, depth)
-    errors.integer("denominator", denominator, least=1, most=10**15)
+    errors.integer("denominator", denominator, min=1, max=10**15)
 
     def rows_of(rng: np.random.Generator, rows: int) -> Array:
         result = np.empty((rows, vocab), dtype=object)
@@ -123,7 +123,7 @@ def adversarial(kind: str, vocab: int, depth: int, seed: Seed = 0) -> ModelPair:
     least = 1 if kind == "equal" else 2
     _size(vocab, depth, least)
     if kind == "ties":
-        errors.integer("vocab", vocab, least=2, most=64)
+        errors.integer("vocab", vocab, min=2, max=64)
     rows_of = _ADVERSARIAL[kind]
     return _tree(depth, vocab, seed, lambda rng, rows: rows_of(rng, rows, vocab))
 
@@ -225,7 +225,7 @@ def _tree(depth: int, vocab: int, seed: Seed, draw: Draw) -> ModelPair:
 def _key(seed: Any) -> int:
     if isinstance(seed, np.random.Generator):
         return int(seed.integers(2**63))
-    return errors.integer("seed", seed, least=0)
+    return errors.integer("seed", seed, min=0)
 
 
 def _generator(key: int, level: int) -> np.random.Generator:
@@ -233,7 +233,7 @@ def _generator(key: int, level: int) -> np.random.Generator:
 
 
 def _size(vocab: int, depth: int, least: int = 1) -> None:
-    check_size("problem", errors.integer("vocab", vocab, least=least), errors.integer("depth", depth, least=1))
+    check_size("problem", errors.integer("vocab", vocab, min=least), errors.integer("depth", depth, min=1))
 
 
 def _positive(what: str, value: float) -> None:

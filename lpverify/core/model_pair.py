@@ -58,7 +58,7 @@ class ModelPair:
         if not target:
             raise errors.fail("target", got="no level", expected="a depth of at least 1")
         vocab_size = np.asarray(target[0]).shape[-1] if np.asarray(target[0]).ndim else 0
-        errors.integer("vocabulary size", vocab_size, least=1)
+        errors.integer("vocabulary size", vocab_size, min=1)
         checked_target = tuple(_level(f"target level {i}", rows, i, vocab_size) for i, rows in enumerate(target))
         checked_draft = tuple(_level(f"draft level {i}", rows, i, vocab_size) for i, rows in enumerate(draft))
         exact = {is_exact(level) for level in checked_target + checked_draft}

@@ -26,7 +26,7 @@ class VerifyProblem:
     description: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        errors.integer("num_paths (K)", self.num_paths, least=1, most=MAX_PATHS)
+        errors.integer("num_paths (K)", self.num_paths, min=1, max=MAX_PATHS)
 
     def with_num_paths(self, num_paths: int) -> VerifyProblem:
         """The same laws with another number of draft paths."""

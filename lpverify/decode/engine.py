@@ -44,10 +44,10 @@ class Settings:
     eos: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        errors.integer("paths (K)", self.num_paths, least=1)
-        errors.integer("depth (L)", self.depth, least=1)
-        errors.integer("new tokens", self.max_new_tokens, least=1)
-        errors.integer("seed", self.seed, least=0, most=2**63 - 1)
+        errors.integer("paths (K)", self.num_paths, min=1)
+        errors.integer("depth (L)", self.depth, min=1)
+        errors.integer("new tokens", self.max_new_tokens, min=1)
+        errors.integer("seed", self.seed, min=0, max=2**63 - 1)
 
 
 @dataclass(frozen=True)

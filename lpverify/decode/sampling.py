@@ -33,7 +33,7 @@ class Sampling:
         if not 0 <= self.temperature < float("inf"):
             raise errors.fail("temperature", got=self.temperature, expected="a finite number >= 0")
         if self.top_k is not None:
-            errors.integer("top-k", self.top_k, least=1)
+            errors.integer("top-k", self.top_k, min=1)
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise errors.fail("top-p", got=self.top_p, expected="a number in (0, 1]")
 

@@ -68,7 +68,7 @@ def balance(pair: ModelPair, prefix: Sequence[int] = ()) -> Balance:
         expected = f"at most {pair.depth - 1} (the depth is {pair.depth})"
         raise errors.fail("prefix", got=f"{len(prefix)} tokens", expected=expected)
     for token in prefix:
-        errors.integer("prefix token", token, least=0, most=pair.vocab_size - 1)
+        errors.integer("prefix token", token, min=0, max=pair.vocab_size - 1)
     row = index_of(prefix, pair.vocab_size)
     target, draft = pair.target[len(prefix)][row], pair.draft[len(prefix)][row]
     accepted = np.minimum(target, draft)

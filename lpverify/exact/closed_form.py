@@ -70,7 +70,7 @@ def closed_form(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) 
     >>> [closed_form(pair, name, 2).block_efficiency for name in ("gbv", "tgbv", "pbv")]
     [2.4375, 3.0, 3.0]
     """
-    num_paths = errors.integer("paths (K)", num_paths, least=1)
+    num_paths = errors.integer("paths (K)", num_paths, min=1)
     known = names(closed_form=True)
     checked = algorithm if isinstance(algorithm, Verifier) else verifier(errors.choice("algorithm", algorithm, known))
     if checked.closed_form is None:

@@ -86,9 +86,9 @@ def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[flo
         InputError: bad edges, or K < 1. SizeError: more than 10^6 table entries.
     """
     cvxpy = _cvxpy()
-    errors.integer("paths (K)", num_paths, least=1)
+    errors.integer("paths (K)", num_paths, min=1)
     if isinstance(bins, int):
-        count = errors.integer("bins", bins, least=1)
+        count = errors.integer("bins", bins, min=1)
         edges = 1 - (1 - np.linspace(0, 1, count + 1)) ** (1 / num_paths)
     else:
         edges = np.asarray(bins, dtype=np.float64)

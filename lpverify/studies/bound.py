@@ -60,11 +60,11 @@ class BoundSettings:
     eos: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        errors.integers("paths (K)", self.num_paths, least=1)
-        errors.integers("depth (L)", self.depths, least=1)
-        errors.integer("contexts", self.contexts, least=1)
-        errors.integer("stride", self.stride, least=1)
-        errors.integer("seed", self.seed, least=0, most=2**63 - 1)
+        errors.integers("paths (K)", self.num_paths, min=1)
+        errors.integers("depth (L)", self.depths, min=1)
+        errors.integer("contexts", self.contexts, min=1)
+        errors.integer("stride", self.stride, min=1)
+        errors.integer("seed", self.seed, min=0, max=2**63 - 1)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

@@ -122,8 +122,8 @@ def _bound_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
     for i, entry in enumerate(_list(document.get("cells"), f"{where}: cells")):
         place = f"{where}: cells[{i}]"
         entry = _object(entry, place, "a cell")
-        paths = errors.integer(f"{place}.paths", entry.get("paths"), least=1)
-        depth = errors.integer(f"{place}.depth", entry.get("depth"), least=1)
+        paths = errors.integer(f"{place}.paths", entry.get("paths"), min=1)
+        depth = errors.integer(f"{place}.depth", entry.get("depth"), min=1)
         nodes = _number(entry.get("nodes"), f"{place}.nodes", 0.0, paths * depth)
         for name, values in _object(entry.get("algorithms"), f"{place}.algorithms", "values by algorithm").items():
             spot = f"{place}.algorithms.{name}"
@@ -137,8 +137,8 @@ def _bound_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
 
 def _decode_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
     settings = document["settings"]
-    paths = errors.integer(f"{where}: settings.paths", settings.get("paths"), least=1)
-    depth = errors.integer(f"{where}: settings.depth", settings.get("depth"), least=1)
+    paths = errors.integer(f"{where}: settings.paths", settings.get("paths"), min=1)
+    depth = errors.integer(f"{where}: settings.depth", settings.get("depth"), min=1)
     cells = []
     for i, run in enumerate(_list(document.get("runs"), f"{where}: runs")):
         place = f"{where}: runs[{i}]"
@@ -152,7 +152,7 @@ def _decode_cells(document: Mapping[str, Any], where: str) -> list[Cell]:
         value = _number(run.get(key), f"{place}.{key}", 1.0, depth + 1.0)
         nodes = _number(run.get("nodes_per_round"), f"{place}.nodes_per_round", 0.0, paths * depth)
         counts = [
-            errors.integer(f"{place}.accepted_histogram", count, least=0)
+            errors.integer(f"{place}.accepted_histogram", count, min=0)
             for count in _list(run.get("accepted_histogram"), f"{place}.accepted_histogram")
         ]
         full = counts[depth] / sum(counts) if len(counts) > depth else 0.0

@@ -73,11 +73,11 @@ def measure(
     Raises:
         InputError: an algorithm is unknown, a number impossible, there is no context, or one does not fit.
     """
-    counts = sorted({1, *(errors.integer("paths (K)", count, least=1) for count in num_paths)})
-    depths = sorted({errors.integer("depth (L)", depth, least=1) for depth in depths})
+    counts = sorted({1, *(errors.integer("paths (K)", count, min=1) for count in num_paths)})
+    depths = sorted({errors.integer("depth (L)", depth, min=1) for depth in depths})
     verifiers = {name: verifier(name) for name in algorithms}
     deepest = max(*depths, DRAFT_DEPTH)
-    errors.integer("contexts", len(contexts), least=1)
+    errors.integer("contexts", len(contexts), min=1)
     for context in contexts:
         pair.check_context(len(context), 1, deepest)
     times: dict[Key, list[float]] = {}
@@ -122,9 +122,9 @@ def typical_contexts(
     Raises:
         InputError: a context and ``depth`` drafted tokens do not fit into a model.
     """
-    pair.check_context(errors.integer("context", length, least=1), 1, depth)
+    pair.check_context(errors.integer("context", length, min=1), 1, depth)
     contexts = []
-    for i in range(errors.integer("contexts", count, least=1)):
+    for i in range(errors.integer("contexts", count, min=1)):
         prompt = requests[i % len(requests)]
         request = Request(prompt.tokens[:length], f"{prompt.key} {i}")
         contexts.append(request.tokens + target_text(pair, request, length - len(request.tokens), sampling, seed))

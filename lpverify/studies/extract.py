@@ -63,14 +63,14 @@ class Settings:
     max_nodes: int = field(default=MAX_NODES, metadata={"described": False})
 
     def __post_init__(self) -> None:
-        errors.integer("depth (L)", self.depth, least=1)
+        errors.integer("depth (L)", self.depth, min=1)
         text_length(self.contexts, self.stride)
-        errors.integer("seed", self.seed, least=0, most=2**63 - 1)
-        errors.integer("nodes", self.max_nodes, least=1)
+        errors.integer("seed", self.seed, min=0, max=2**63 - 1)
+        errors.integer("nodes", self.max_nodes, min=1)
         if self.sampling.top_k is None:
             expected = f"an integer in {LEAST_TOP_K}..{MOST_TOP_K}: the whole tree is only small after top-k"
             raise errors.fail("top-k", got="none", expected=expected)
-        slots = errors.integer("top-k", self.sampling.top_k, least=LEAST_TOP_K, most=MOST_TOP_K) + 1
+        slots = errors.integer("top-k", self.sampling.top_k, min=LEAST_TOP_K, max=MOST_TOP_K) + 1
         check_nodes(f"top-k {slots - 1}", slots, self.depth, self.max_nodes)
 
 
@@ -80,7 +80,7 @@ def check_nodes(what: str, slots: int, depth: int, limit: int) -> None:
     >>> check_nodes("top-k 8", 9, 5, 20_000)
     Traceback (most recent call last):
     ...
-    lpverify.errors.SizeError: top-k 8: 9 slots and depth 5, 66429 nodes is more than 20000 nodes; use a smaller ...
+    lpverify.errors.SizeError: top-k 8: got 9 slots and depth 5, 66429 nodes, expected at most 20000 nodes; ...
     """
     nodes = tree.node_count(slots, depth)
     if nodes > limit:

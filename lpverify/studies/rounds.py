@@ -85,10 +85,10 @@ class RunSettings:
     eos: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        errors.integers("paths (K)", self.num_paths, least=1)
-        errors.integers("depth (L)", self.depths, least=1)
-        errors.integer("tokens", self.tokens, least=1)
-        errors.integer("stride", self.stride, least=1)
+        errors.integers("paths (K)", self.num_paths, min=1)
+        errors.integers("depth (L)", self.depths, min=1)
+        errors.integer("tokens", self.tokens, min=1)
+        errors.integer("stride", self.stride, min=1)
 
     @property
     def shapes(self) -> list[tuple[int, int]]:

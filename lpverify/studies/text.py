@@ -54,7 +54,7 @@ def contexts(
 
 def text_length(count: int, stride: int) -> int:
     """Number of tokens before the last of ``count`` contexts. Raises InputError for numbers below 1."""
-    return (errors.integer("contexts", count, least=1) - 1) * errors.integer("stride", stride, least=1)
+    return (errors.integer("contexts", count, min=1) - 1) * errors.integer("stride", stride, min=1)
 
 
 def positions(text: Sequence[int], count: int, stride: int, eos: Collection[int] = ()) -> list[int]:

@@ -34,7 +34,7 @@ class StopDistribution:
 
     def next_token(self, node: int) -> Array:
         """Law of the token emitted after ``node``, shape (V,). Raises InputError where the verifier never stops."""
-        errors.integer("node", node, least=0, most=len(self.tree.parent) - 1)
+        errors.integer("node", node, min=0, max=len(self.tree.parent) - 1)
         if not self.stop[node] > 0:
             raise errors.fail(f"next token at node {node}", got="a stop of probability 0", expected="a reachable stop")
         return self.rows(node)
