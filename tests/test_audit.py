@@ -17,7 +17,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import lpverify
-from lpverify.auditing.audit import audit, compare_laws, joint_law
+from lpverify.auditing.audit import audit, compare_distributions, joint_distribution
 from lpverify.auditing.cases import Case, cases, iid, select
 from lpverify.auditing.choices import NotEnumerable, SampledChoices, enumerate_outcomes, number, numbers
 from lpverify.auditing.identity import identity_test, smallest_found, threshold
@@ -190,26 +190,28 @@ def test_finding_names_the_first_prefix() -> None:
     assert finding.kind == "law"
     assert finding.prefix == (2, 0)
     assert (finding.expected, finding.got) == (Fraction(2, 25), Fraction(1, 10))
-    assert finding.message == 'the law leaves the target at "2 0": probability 1/10, the target has 2/25'
+    assert (
+        finding.message == 'the emitted distribution differs from the target at "2 0": probability 1/10, expected 2/25'
+    )
 
 
 def test_impossible_token_has_no_tolerance() -> None:
     pair = iid("1/2 1/2 0", "1/3 1/3 1/3", 1).floats
     law = np.array([0.25, 0.25, 0, 0.25, 0.25, 0, 0, 0, 0])
-    assert compare_laws(pair, law, 1, 1e-12)[1] is None
+    assert compare_distributions(pair, law, 1, 1e-12)[1] is None
     law[2], law[0] = 1e-15, 0.25 - 1e-15
-    finding = compare_laws(pair, law, 1, 1e-12)[1]
+    finding = compare_distributions(pair, law, 1, 1e-12)[1]
     assert finding is not None
     assert (finding.kind, finding.prefix) == ("impossible token", (0, 2))
 
 
-def test_joint_law_of_two_rounds_is_the_product() -> None:
+def test_joint_distribution_of_two_rounds_is_the_product() -> None:
     pair = iid("1/4 3/4", "3/5 2/5", 1)
-    single = joint_law(pair, {((0, 1),): Fraction(1, 3), ((1,),): Fraction(2, 3)})
+    single = joint_distribution(pair, {((0, 1),): Fraction(1, 3), ((1,),): Fraction(2, 3)})
     assert single.tolist() == [0, Fraction(1, 3), Fraction(1, 6), Fraction(1, 2)]
     masses = {((0, 1), (1,)): Fraction(1, 3), ((1,), (1,)): Fraction(2, 3)}
-    after = joint_law(pair, {((1,),): Fraction(1)})
-    assert (joint_law(pair, masses).reshape(4, 4) == single[:, None] * after).all()
+    after = joint_distribution(pair, {((1,),): Fraction(1)})
+    assert (joint_distribution(pair, masses).reshape(4, 4) == single[:, None] * after).all()
 
 
 # strange programs

@@ -1,4 +1,4 @@
-"""Somebody else's verifier as a program that can be run: its inputs, its rounds, and what is checked of its answers."""
+"""Adapter for third-party verifiers: their inputs, their decoding rounds, and the checks of what they return."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ class Fault(Exception):
 
 
 class RowTable:
-    """Rows as a program asks for them, the same arrays every time, and whether they are still what they were."""
+    """The probability rows that a program asks for. Every request for a row returns the same array.
+
+    `changed` tells whether the program wrote to one of them.
+    """
 
     def __init__(self, pair: ModelPair) -> None:
         self.pair = pair
         self._rows: dict[str, dict[Tokens, Array]] = {"target": {}, "draft": {}}
 
     def target(self, prefix: Sequence[int]) -> Array:
-        """The target's law after ``prefix`` of at most L tokens."""
+        """The target's distribution after ``prefix`` of at most L tokens."""
         return self._row("target", prefix)
 
     def draft(self, prefix: Sequence[int]) -> Array:
-        """The draft's law after ``prefix`` of at most L-1 tokens."""
+        """The draft's distribution after ``prefix`` of at most L-1 tokens."""
         return self._row("draft", prefix)
 
     def changed(self) -> Finding | None:
-        """A row that the program wrote to."""
+        """The finding that the program wrote to a row."""
         for side, rows in self._rows.items():
             for prefix, row in rows.items():
                 if not np.array_equal(row, self._original(side, prefix)):
@@ -71,75 +74,77 @@ class RowTable:
         return row
 
 
-class Rounds:
-    """One run: draft and verify, ``rounds`` times, with the choices offered; what each round emitted.
+class Adapter:
+    """A third-party verifier as a function of the random choices: ``rounds`` times, draft paths and verify them.
 
-    Raises Fault when the program raises or does not return a drafted prefix and a token.
+    A class is instantiated once per call; anything else keeps its state from call to call.
     """
 
-    def __init__(self, function: Program, table: RowTable, paths: int, rounds: int) -> None:
-        self.function, self.table, self.paths, self.rounds = function, table, paths, rounds
+    def __init__(self, function: Program, table: RowTable, num_paths: int, rounds: int) -> None:
+        self.function, self.table, self.num_paths, self.rounds = function, table, num_paths, rounds
 
     def __call__(self, choices: Choices) -> tuple[Tokens, ...]:
+        """The tokens that each round emitted: the accepted prefix and the next token.
+
+        Raises Fault when the program raises, or does not return a drafted prefix and a token.
+        """
+        function = _guarded(self.function) if isinstance(self.function, type) else self.function
         emitted: list[Tokens] = []
-        function = self._guarded(self.function) if isinstance(self.function, type) else self.function
         for _ in range(self.rounds):
-            paths = self._drafted(function, choices)
-            answer = self._guarded(function, paths, self.table.target, self.table.draft, choices)
-            emitted.append(self._emission(answer, paths))
+            paths = self._draft(function, choices)
+            answer = _guarded(function, paths, self.table.target, self.table.draft, choices)
+            emitted.append(self._checked(answer, paths))
         return tuple(emitted)
 
-    def _drafted(self, function: Program, choices: Choices) -> tuple[Tokens, ...]:
-        length, draft = self.table.pair.depth, self.table.draft
+    def _draft(self, function: Program, choices: Choices) -> tuple[Tokens, ...]:
+        """K paths of L tokens, drawn path by path from the draft rows or by the program's own ``draft_paths``."""
+        length, size, draft = self.table.pair.depth, self.table.pair.vocab_size, self.table.draft
         own = getattr(function, "draft_paths", None)
-        if own is not None:
-            drafted = self._guarded(own, draft, self.paths, length, choices)
-            paths = self._integers("draft_paths", drafted)
-            if len(paths) != self.paths or any(len(path) != length for path in paths):
-                raise self._returned("draft_paths", drafted, f"{self.paths} paths of {length} tokens")
-            return paths
-        sampled: list[Tokens] = []
-        for _ in range(self.paths):
-            path: Tokens = ()
-            for _ in range(length):
-                path += (choices.categorical(draft(path)),)
-            sampled.append(path)
-        return tuple(sampled)
-
-    def _integers(self, what: str, drafted: Any) -> tuple[Tokens, ...]:
-        size = self.table.pair.vocab_size
+        if own is None:
+            sampled: list[Tokens] = []
+            for _ in range(self.num_paths):
+                path: Tokens = ()
+                for _ in range(length):
+                    path += (choices.categorical(draft(path)),)
+                sampled.append(path)
+            return tuple(sampled)
+        drafted = _guarded(own, draft, self.num_paths, length, choices)
         try:
             paths = tuple(tuple(as_integer(token) for token in path) for path in drafted)
         except TypeError:
-            raise self._returned(what, drafted, "tuples of tokens") from None
+            raise _returned("draft_paths returned", drafted, "tuples of tokens") from None
         if any(not 0 <= token < size for path in paths for token in path):
-            raise self._returned(what, drafted, f"tokens in 0..{size - 1}")
+            raise _returned("draft_paths returned", drafted, f"tokens in 0..{size - 1}")
+        if len(paths) != self.num_paths or any(len(path) != length for path in paths):
+            raise _returned("draft_paths returned", drafted, f"{self.num_paths} paths of {length} tokens")
         return paths
 
-    def _emission(self, answer: Any, paths: tuple[Tokens, ...]) -> Tokens:
+    def _checked(self, answer: Any, paths: tuple[Tokens, ...]) -> Tokens:
+        """The accepted tokens and the next token of a valid answer."""
+        size = self.table.pair.vocab_size
         try:
             accepted, token = answer
             emission = (*(as_integer(x) for x in accepted), as_integer(token))
         except (TypeError, ValueError):
-            raise self._returned("", answer, "(accepted tokens, next token)") from None
-        if not 0 <= emission[-1] < self.table.pair.vocab_size:
-            expected = f"a next token in 0..{self.table.pair.vocab_size - 1}"
-            raise self._returned("", answer, expected)
+            raise _returned("returned", answer, "(accepted tokens, next token)") from None
+        if not 0 <= emission[-1] < size:
+            raise _returned("returned", answer, f"a next token in 0..{size - 1}")
         if not any(path[: len(emission) - 1] == emission[:-1] for path in paths):
-            raise self._returned("", answer, f"a prefix of a drafted path out of {list(paths)} as accepted tokens")
+            expected = f"a prefix of a drafted path out of {list(paths)} as accepted tokens"
+            raise _returned("returned", answer, expected)
         return emission
 
-    @staticmethod
-    def _returned(what: str, answer: Any, expected: str) -> Fault:
-        who = f"{what} returned" if what else "returned"
-        return Fault(Finding("returned", errors.one_line(f"{who} {answer!r}, expected {expected}")))
 
-    @staticmethod
-    def _guarded(function: Program, *arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)[1:]
-            where = f" at line {frames[0].lineno} of {frames[0].filename.rpartition('/')[2]}" if frames else ""
-            message = errors.one_line(f"raised {type(error).__name__}: {error}{where}")
-            raise Fault(Finding("raised", message)) from error
+def _returned(what: str, answer: Any, expected: str) -> Fault:
+    return Fault(Finding("returned", errors.one_line(f"{what} {answer!r}, expected {expected}")))
+
+
+def _guarded(function: Program, *arguments: Any) -> Any:
+    """Call the program; its exceptions become findings that name the line."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)[1:]
+        line = f" at line {frames[0].lineno} of {frames[0].filename.rpartition('/')[2]}" if frames else ""
+        message = errors.one_line(f"raised {type(error).__name__}: {error}{line}")
+        raise Fault(Finding("raised", message)) from error

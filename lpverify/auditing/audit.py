@@ -1,22 +1,23 @@
-"""Is a verifier lossless? An audit over a table of cases.
+"""Losslessness audit of a verifier over a table of cases.
 
-A verifier of this package is a law: it is summed over all drafts and compared with the target's law of L+1 tokens,
-without tolerance on rational cases. An outside verifier is a program
+The stop distributions of a verifier of this package are summed over all drafts, and the emitted distribution is
+compared with the target's distribution of L+1 tokens, without tolerance on rational cases. A third-party verifier is a
+program
 
     f(paths, target, draft, rng) -> (accepted_tokens, next_token)
 
-``paths`` are K tuples of L tokens; ``target(prefix)`` and ``draft(prefix)`` are probability rows (arrays of Fraction on
-rational cases; float64 where f does not take those) after at most L, at most L-1 tokens; ``rng`` offers
-``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. While it draws with the first two only, its law is exact
-too: every draft and every choice is enumerated (`lpverify.auditing.choices`). Otherwise it is sampled and tested
-(`lpverify.auditing.identity`), all cases together with a false alarm of at most 1e-6, and its uniforms also take
-the ends of [0, 1), where no impossible token may come out.
+``paths`` are K tuples of L tokens. ``target(prefix)`` and ``draft(prefix)`` return probability rows after at most L and
+at most L-1 tokens: arrays of Fraction on rational cases, float64 where f does not take those. ``rng`` offers
+``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. A program that uses the first two only is audited exactly
+too: every draft and every choice is enumerated (`lpverify.auditing.choices`). Any other program is sampled and tested
+(`lpverify.auditing.identity`), all cases together with a false alarm of at most 1e-6; its uniforms also take the
+ends of [0, 1), where no impossible token may come out.
 
-Some cases run two rounds (draft, verify, draft again) with one ``rng``: the joint law of the tokens of both rounds,
-each continued by the target to L+1, must be the product. The audit drafts through the same ``rng``, path by path. To
-audit a drafter together with its verifier (noise that is used twice, a declared draft law that is not the one sampled
-from), give f an attribute ``draft_paths(draft, paths, length, rng) -> K tuples of L tokens``. A class is instantiated
-anew for every run of one or two rounds, anything else keeps its state.
+Some cases run two rounds (draft, verify, draft again) with one ``rng``. The joint distribution of the tokens of both
+rounds, each continued by the target to L+1 tokens, must be the product. The audit drafts through the same ``rng``, path
+by path. To audit a drafter together with its verifier (noise that is used twice, a declared draft distribution that is
+not the one sampled from), give f an attribute ``draft_paths(draft, paths, length, rng) -> K tuples of L tokens``. A
+class is instantiated for every run of one or two rounds; anything else keeps its state.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from lpverify import errors
-from lpverify.auditing.adapter import Fault, Program, Rounds, RowTable, Tokens
+from lpverify.auditing.adapter import Adapter, Fault, Program, RowTable, Tokens
 from lpverify.auditing.cases import Case, select
 from lpverify.auditing.choices import Choices, NotEnumerable, SampledChoices, enumerate_outcomes
 from lpverify.auditing.identity import identity_test, smallest_found
@@ -47,13 +48,13 @@ from lpverify.verifiers import Verifier
 FALSE_ALARM = 1e-6
 DRAWS = 20_000
 TOLERANCE = 1e-12
-"""Total variation that rounding may cause where floats are summed."""
+"""Total variation attributed to rounding where floats are summed."""
 MAX_RUNS = 50_000
-"""Most runs that are enumerated for a case; beyond it is sampled."""
+"""Maximum number of enumerated runs of a case; programs with more are sampled."""
 BOUNDARY_RUNS = 2_000
 REPEATS = 20
-"""How often an enumeration that leaves the target is repeated, to see whether the program brings randomness of its own:
-such randomness that makes a total variation of d stays unseen with probability exp(-20 d) at most."""
+"""Repetitions of an enumeration that found a difference, to detect randomness that the program did not get from
+``rng``. If it causes a total variation of d, it stays undetected with probability exp(-20 d) at most."""
 OWN_RANDOMNESS = "it brings randomness of its own"
 MAX_SEQUENCES = 1_000_000
 
@@ -68,43 +69,55 @@ def audit(
     stop_early: bool = False,
     progress: Callable[[str], None] = lambda case: None,
 ) -> AuditReport:
-    """Audit a verifier given by name, as a `Verifier` or as an outside function (see the module).
+    """Is a verifier lossless?
 
-    ``cases``: names as `lpverify.auditing.cases.select` takes them, or cases; default: the whole table. ``draws``
-    and ``seed`` are for cases that are sampled, ``tolerance`` for laws summed in floats, ``stop_early`` ends at the
-    first finding, ``progress`` is told each case. Raises InputError for an unknown name, SizeError for a case too
-    large.
+    Args:
+        subject: name of an algorithm, a `Verifier`, or a third-party verifier (see the module).
+        cases: cases, or names as `lpverify.auditing.cases.select` takes them; None: the whole table.
+        draws: sample size of each sampled case.
+        seed: of what is sampled.
+        tolerance: total variation attributed to rounding where floats are summed.
+        stop_early: end at the first finding.
+        progress: called with the name of each case before it is audited.
+
+    Returns:
+        One `CaseAudit` per case; ``lossless`` and ``findings`` summarise them.
+
+    Raises:
+        InputError: an unknown name or a bad option. SizeError: a case is too large.
 
     >>> audit("bv", cases=["one step", "coin"]).lossless
     True
     >>> def greedy(paths, target, draft, rng):
     ...     return paths[0], rng.categorical(target(paths[0]))
     >>> audit(greedy, cases=["one step"], stop_early=True).findings[0][1].message
-    'the law leaves the target at "0": probability 3/5, the target has 1/5'
+    'the emitted distribution differs from the target at "0": probability 3/5, expected 1/5'
     """
     errors.integer("draws", draws, min=1)
     errors.integer("seed", seed, min=0)
     if not 0 <= tolerance < 1:
         raise errors.fail("tolerance", got=tolerance, expected="a number in [0, 1)")
     chosen = _cases(cases)
-    if isinstance(subject, str | Verifier):
-        chosen = [case for case in chosen if case.rounds == 1]  # a law has no state that a second round could see
+    ours = isinstance(subject, str | Verifier)
+    if ours:
+        chosen = [case for case in chosen if case.rounds == 1]  # a stop distribution has no state for a second round
     elif not callable(subject):
         raise errors.fail("verifier", got=repr(subject), expected="a name, a Verifier or a function")
     results: list[CaseAudit] = []
     for case in chosen:
         progress(case.name)
         if isinstance(subject, str | Verifier):
-            results.append(_audit_law(subject, case, tolerance))
+            results.append(_audit_verifier(subject, case, tolerance))
         else:
             own = any(OWN_RANDOMNESS in result.note for result in results)
-            convicted = any(result.finding for result in results)
-            settings = _Settings(draws, f"{seed} {case.name}", FALSE_ALARM / len(chosen), tolerance, own, convicted)
+            differs = any(result.finding for result in results)
+            settings = _Settings(draws, f"{seed} {case.name}", FALSE_ALARM / len(chosen), tolerance, own, differs)
             results.append(_audit_program(subject, case, settings))
         if stop_early and results[-1].finding:
             break
+    name = subject if isinstance(subject, str) else getattr(subject, "name" if ours else "__name__", None)
     sampled = any(result.mode == "sampled" for result in results)
-    return AuditReport(_name(subject), tuple(results), FALSE_ALARM if sampled else 0.0)
+    return AuditReport(name or type(subject).__name__, tuple(results), FALSE_ALARM if sampled else 0.0)
 
 
 def _cases(wanted: Sequence[str | Case] | None) -> list[Case]:
@@ -127,83 +140,68 @@ def _cases(wanted: Sequence[str | Case] | None) -> list[Case]:
     return chosen
 
 
-def _name(subject: str | Verifier | Program) -> str:
-    if isinstance(subject, str):
-        return subject
-    if isinstance(subject, Verifier):
-        return subject.name
-    return getattr(subject, "__name__", type(subject).__name__)
-
-
-def _blank(case: Case, mode: str, pair: ModelPair, **fields: Any) -> CaseAudit:
+def _result(case: Case, mode: str, pair: ModelPair, **fields: Any) -> CaseAudit:
     shape = (pair.vocab_size, pair.depth, case.problem.num_paths, case.rounds)
     return CaseAudit(case.name, *shape, mode, pair.rational, **fields)
 
 
-# laws
+# comparison with the target
 
 
-def _audit_law(subject: str | Verifier, case: Case, tolerance: float) -> CaseAudit:
-    pair, paths = case.problem.pair, case.problem.num_paths
-    try:
-        algorithm = subject if isinstance(subject, Verifier) else evaluate.build(subject, case.problem)
-        everything = replace(algorithm, path_order=True, first_path_only=False)  # its word is not taken for it
-        masses, terms = evaluate.enumerated_masses(pair, everything, paths)
-    except errors.SizeError as error:
-        return _blank(case, "refused", pair, note=str(error))
-    law = evaluate.emitted_law(pair, masses)
-    distance, finding = compare_laws(pair, law, 1, tolerance)
-    return _blank(case, "exact", pair, count=terms, total_variation=distance, finding=finding)
+def compare_distributions(pair: ModelPair, emitted: Array, rounds: int, tolerance: float) -> tuple[Any, Finding | None]:
+    """Total variation of an emitted distribution to the target's, and the finding if rounding does not explain it.
 
-
-def compare_laws(pair: ModelPair, law: Array, rounds: int, tolerance: float) -> tuple[Any, Finding | None]:
-    """Total variation of ``law`` (V**(rounds (L+1)),) to the target's, and the finding if it is more than rounding.
-
-    ``tolerance`` is 0 where all is rational. A token of target probability 0 has no tolerance.
+    Args:
+        pair: target and draft tables.
+        emitted: probabilities of the sequences of ``rounds`` times L+1 tokens, (V**(rounds (L+1)),).
+        rounds: decoding rounds.
+        tolerance: of the total variation; 0 is used where everything is rational. A token of target probability 0 has
+            no tolerance.
     """
-    expected, possible = _target_law(pair, rounds)
-    if not (pair.rational and all(isinstance(mass, Fraction) for mass in law)):
-        law, expected = as_float(law), as_float(expected)
-    else:
+    expected, possible = _target_distribution(pair, rounds)
+    if pair.rational and all(isinstance(mass, Fraction) for mass in emitted):
         tolerance = 0
-    distance = evaluate.scalar(evaluate.total_variation(law, expected))
-    impossible = (law > 0) & ~possible
+    else:
+        emitted, expected = as_float(emitted), as_float(expected)
+    distance = evaluate.scalar(evaluate.total_variation(emitted, expected))
+    impossible = (emitted > 0) & ~possible
     if not distance > tolerance and not impossible.any():
         return distance, None
     length = rounds * (pair.depth + 1)
-    for depth in range(length + 1):
-        got, wanted, wrong = (x.reshape(pair.vocab_size**depth, -1).sum(axis=1) for x in (law, expected, impossible))
+    for depth in range(length + 1):  # the shortest prefixes that differ
+        got, wanted, wrong = (
+            x.reshape(pair.vocab_size**depth, -1).sum(axis=1) for x in (emitted, expected, impossible)
+        )
         gap = abs(got - wanted)
         if evaluate.total_variation(got, wanted) > tolerance or depth == length:
             break
     never = (wanted == 0) & (wrong > 0)
     index = int(np.argmax(np.where(never, gap, -1) if never.any() else gap))
-    return distance, law_finding(pair, law, expected, (depth, index))
+    return distance, _difference(pair, emitted, expected, depth, index)
 
 
-def _target_law(pair: ModelPair, rounds: int) -> tuple[Array, Array]:
-    """The target's law of ``rounds`` times L+1 tokens, and which sequences are possible (products may underflow)."""
+def _target_distribution(pair: ModelPair, rounds: int) -> tuple[Array, Array]:
+    """Of ``rounds`` times L+1 tokens, and which sequences are possible (products may underflow)."""
     rows = (*pair.target, pair.bonus_rows)
-    law, possible = path_probabilities(rows)[-1], path_probabilities([level > 0 for level in rows])[-1] > 0
-    joint, joint_possible = law, possible
+    once, possible = path_probabilities(rows)[-1], path_probabilities([level > 0 for level in rows])[-1] > 0
+    joint, joint_possible = once, possible
     for _ in range(rounds - 1):
-        joint = (joint[:, None] * law).reshape(-1)
+        joint = (joint[:, None] * once).reshape(-1)
         joint_possible = (joint_possible[:, None] & possible).reshape(-1)
     return joint, joint_possible
 
 
-def law_finding(pair: ModelPair, law: Array, expected: Array, place: tuple[int, int]) -> Finding:
-    """The finding that the probability of a prefix, given by its length and index, is not the target's."""
-    depth, index = place
+def _difference(pair: ModelPair, emitted: Array, expected: Array, depth: int, index: int) -> Finding:
+    """The finding that a prefix, given by its length and index, does not have the target's probability."""
     if depth == 0:
-        return Finding("law", f"the law sums to {_shown(law.sum())}", (), expected.sum(), law.sum())
-    below = pair.vocab_size**depth
-    got, wanted = (x.reshape(below, -1)[index].sum() for x in (law, expected))
+        message = f"the emitted probabilities sum to {_shown(emitted.sum())}"
+        return Finding("law", message, (), expected.sum(), emitted.sum())
+    got, wanted = (x.reshape(pair.vocab_size**depth, -1)[index].sum() for x in (emitted, expected))
     prefix = tree.prefix_of(index, depth, pair.vocab_size)
-    words = [pair.tokens[token] for token in prefix]
-    first = pair.depth + 1
+    words, first = [pair.tokens[token] for token in prefix], pair.depth + 1
     shown = " ".join(words[:first]) + (" | " + " ".join(words[first:]) if len(words) > first else "")
-    message = f'the law leaves the target at "{shown}": probability {_shown(got)}, the target has {_shown(wanted)}'
+    difference = f"probability {_shown(got)}, expected {_shown(wanted)}"
+    message = f'the emitted distribution differs from the target at "{shown}": {difference}'
     kind = "impossible token" if wanted == 0 else "law"
     return Finding(kind, message, prefix, evaluate.scalar(wanted), evaluate.scalar(got))
 
@@ -212,7 +210,22 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Fraction) and value.denominator < 10**7 else f"{float(value):.9g}"
 
 
-# programs
+# verifiers of this package
+
+
+def _audit_verifier(subject: str | Verifier, case: Case, tolerance: float) -> CaseAudit:
+    pair = case.problem.pair
+    try:
+        algorithm = subject if isinstance(subject, Verifier) else evaluate.build(subject, case.problem)
+        unsymmetric = replace(algorithm, path_order=True, first_path_only=False)  # do not trust declared symmetries
+        masses, terms = evaluate.enumerated_masses(pair, unsymmetric, case.problem.num_paths)
+    except errors.SizeError as error:
+        return _result(case, "refused", pair, note=str(error))
+    distance, finding = compare_distributions(pair, evaluate.emitted_law(pair, masses), 1, tolerance)
+    return _result(case, "exact", pair, count=terms, total_variation=distance, finding=finding)
+
+
+# third-party verifiers
 
 
 @dataclass(frozen=True)
@@ -222,91 +235,81 @@ class _Settings:
     alpha: float
     tolerance: float
     sample: bool  # the program has shown randomness of its own
-    convicted: bool  # it has left the target on another case
+    differs: bool  # it has a finding on another case
 
 
 def _audit_program(function: Program, case: Case, settings: _Settings) -> CaseAudit:
-    exact = case.problem.pair
-    result = _audit_in(exact, function, case, settings)
-    if not (exact.rational and result.finding and result.finding.kind == "raised"):
+    """In the case's arithmetic; in floats where the program does not take Fractions."""
+    pair = case.problem.pair
+    result = _audit_in(pair, function, case, settings)
+    if not (pair.rational and result.finding and result.finding.kind == "raised"):
         return result
-    again = _audit_in(exact.floats, function, case, settings)
-    note = f"in floats, as it does not take Fractions ({result.finding.message})"
+    again = _audit_in(pair.floats, function, case, settings)
     if again.finding and again.finding.kind == "raised":
         return again
+    note = f"in floats, as it does not take Fractions ({result.finding.message})"
     return replace(again, note="; ".join(filter(None, (again.note, note))))
 
 
 def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Settings) -> CaseAudit:
-    """In the arithmetic of ``pair``."""
+    """In the arithmetic of ``pair``: by enumeration, else by sampling."""
     table = RowTable(pair)
-    play = Rounds(function, table, case.problem.num_paths, case.rounds)
+    adapter = Adapter(function, table, case.problem.num_paths, case.rounds)
     try:
         with np.errstate(all="ignore"):
             if settings.sample:
                 raise NotEnumerable(OWN_RANDOMNESS)
             before = _global_states()
-            masses, runs = enumerate_outcomes(play, max_runs=MAX_RUNS)
+            masses, runs = enumerate_outcomes(adapter, max_runs=MAX_RUNS)
             if _global_states() != before:
                 raise NotEnumerable(OWN_RANDOMNESS)
-            distance, finding = compare_laws(pair, joint_law(pair, masses), case.rounds, settings.tolerance)
-            for _ in range(REPEATS if finding and not settings.convicted else 0):
-                if enumerate_outcomes(play, max_runs=MAX_RUNS)[0] != masses:
+            emitted = joint_distribution(pair, masses)
+            distance, finding = compare_distributions(pair, emitted, case.rounds, settings.tolerance)
+            for _ in range(REPEATS if finding and not settings.differs else 0):
+                if enumerate_outcomes(adapter, max_runs=MAX_RUNS)[0] != masses:
                     raise NotEnumerable(OWN_RANDOMNESS)
         finding = table.changed() or finding
-        return _blank(case, "exact", pair, count=runs, total_variation=distance, finding=finding)
+        return _result(case, "exact", pair, count=runs, total_variation=distance, finding=finding)
     except Fault as fault:
-        return _blank(case, "exact", pair, finding=table.changed() or fault.finding)
-    except NotEnumerable as why:
+        return _result(case, "exact", pair, finding=table.changed() or fault.finding)
+    except NotEnumerable as reason:
         changed = table.changed()
         if changed:
-            return _blank(case, "exact", pair, finding=changed)
-        return _sampled(pair.floats, function, case, settings, str(why))
+            return _result(case, "exact", pair, finding=changed)
+        return _audit_sampled(pair.floats, function, case, settings, str(reason))
 
 
 def _global_states() -> tuple[Any, ...]:
-    """States of the global generators of Python, numpy and (where the program has loaded it) torch."""
+    """States of the global generators of Python, numpy and (if the program has loaded it) torch."""
     torch = sys.modules.get("torch")
     legacy = str(np.random.get_state(legacy=False))  # noqa: NPY002
     return random.getstate(), legacy, torch.get_rng_state().tolist() if torch else None
 
 
-def _sampled(pair: ModelPair, function: Program, case: Case, settings: _Settings, why: str) -> CaseAudit:
+def _audit_sampled(pair: ModelPair, function: Program, case: Case, settings: _Settings, reason: str) -> CaseAudit:
     table = RowTable(pair)
-    play = Rounds(function, table, case.problem.num_paths, case.rounds)
-    expected, possible = _target_law(pair, case.rounds)
-    length = case.rounds * (pair.depth + 1)
-    cells = int((expected > 0).sum())
-    found = smallest_found(cells, settings.draws, settings.alpha)
-    fields = {"count": settings.draws, "smallest_found": found}
+    adapter = Adapter(function, table, case.problem.num_paths, case.rounds)
+    expected, possible = _target_distribution(pair, case.rounds)
+    smallest = smallest_found(int((expected > 0).sum()), settings.draws, settings.alpha)
+    fields: dict[str, Any] = {"count": settings.draws, "smallest_found": smallest}
     try:
         with np.errstate(all="ignore"):
-            note = _at_boundaries(play, pair, possible)
-            counts = _sample(play, pair, settings)
+            note = _at_boundaries(adapter, pair, possible)
+            counts = _sample(adapter, pair, settings)
     except Fault as fault:
-        return _blank(case, "sampled", pair, finding=table.changed() or fault.finding, note=why, **fields)
-    test = identity_test(counts, expected, pair.vocab_size, length, settings.alpha)
-    finding = None
-    if test.prefix is not None:
-        finding = law_finding(pair, counts / settings.draws, expected, test.prefix)
-    return _blank(
-        case,
-        "sampled",
-        pair,
-        total_variation=test.total_variation,
-        threshold=test.threshold,
-        finding=table.changed() or finding,
-        note="; ".join(filter(None, (why, note))),
-        **fields,
-    )
+        return _result(case, "sampled", pair, finding=table.changed() or fault.finding, note=reason, **fields)
+    test = identity_test(counts, expected, pair.vocab_size, case.rounds * (pair.depth + 1), settings.alpha)
+    finding = test.prefix and _difference(pair, counts / settings.draws, expected, *test.prefix)
+    fields |= {"total_variation": test.total_variation, "threshold": test.threshold}
+    note = "; ".join(filter(None, (reason, note)))
+    return _result(case, "sampled", pair, finding=table.changed() or finding, note=note, **fields)
 
 
-def _at_boundaries(play: Rounds, pair: ModelPair, possible: Array) -> str:
+def _at_boundaries(adapter: Adapter, pair: ModelPair, possible: Array) -> str:
     """Raise Fault when a uniform at an end of [0, 1) makes an impossible token; a note when it makes an error."""
 
     def run(choices: Choices) -> bool:
-        emitted = play(choices)
-        for emission in emitted:
+        for emission in adapter(choices):
             below = pair.vocab_size ** (pair.depth + 1 - len(emission))
             first = tree.index_of(emission, pair.vocab_size) * below
             if not possible[first : first + below].any():
@@ -326,26 +329,29 @@ def _at_boundaries(play: Rounds, pair: ModelPair, possible: Array) -> str:
     return ""
 
 
-def _sample(play: Rounds, pair: ModelPair, settings: _Settings) -> Any:
-    """How often each sequence of rounds (L+1) tokens comes out, every round continued by the target."""
+def _sample(adapter: Adapter, pair: ModelPair, settings: _Settings) -> Any:
+    """Counts of each sequence of rounds (L+1) tokens, every round continued by the target."""
     choices, continuation = SampledChoices(settings.seed), random.Random(f"continuation {settings.seed}")
     size, full = pair.vocab_size, pair.depth + 1
     cumulative = [[list(accumulate(row)) for row in rows.tolist()] for rows in (*pair.target, pair.bonus_rows)]
-    counts = np.zeros(size ** (play.rounds * full), dtype=np.int64)
+    counts = np.zeros(size ** (adapter.rounds * full), dtype=np.int64)
     for _ in range(settings.draws):
         sequence = 0
-        for emission in play(choices):
-            place = tree.index_of(emission, size)
+        for emission in adapter(choices):
+            node = tree.index_of(emission, size)
             for depth in range(len(emission), full):
-                row = cumulative[depth][place]
-                place = place * size + bisect_right(row, continuation.random() * row[-1])
-            sequence = sequence * size**full + place
+                row = cumulative[depth][node]
+                node = node * size + bisect_right(row, continuation.random() * row[-1])
+            sequence = sequence * size**full + node
         counts[sequence] += 1
     return counts
 
 
-def joint_law(pair: ModelPair, masses: Mapping[tuple[Tokens, ...], Any]) -> Array:
-    """Law of the tokens of all rounds, each round continued by the target to L+1 tokens, from the emissions' masses."""
+def joint_distribution(pair: ModelPair, masses: Mapping[tuple[Tokens, ...], Any]) -> Array:
+    """Distribution of the tokens of all rounds, each round continued by the target to L+1 tokens.
+
+    ``masses``: probability of the emissions (one tuple of tokens per round).
+    """
     if len(next(iter(masses))) == 1:
         emitted = recursion.no_masses(pair)
         for (emission,), mass in masses.items():
@@ -355,5 +361,5 @@ def joint_law(pair: ModelPair, masses: Mapping[tuple[Tokens, ...], Any]) -> Arra
     by_first: dict[Tokens, dict[tuple[Tokens, ...], Any]] = {}
     for (first, *others), mass in masses.items():
         by_first.setdefault(first, {})[tuple(others)] = mass
-    parts = (joint_law(pair, {(e,): 1})[:, None] * joint_law(pair, rest) for e, rest in by_first.items())
+    parts = (joint_distribution(pair, {(e,): 1})[:, None] * joint_distribution(pair, m) for e, m in by_first.items())
     return np.asarray(sum(parts)).reshape(-1)

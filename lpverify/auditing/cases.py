@@ -1,8 +1,9 @@
-"""The case table of the audit: small problems on which faults of real implementations show.
+"""The case table of the audit: small problems that expose faults of real implementations.
 
-Most are rational, so that the audit is exact. Rows after a leaf differ from the draft's, supports of target and draft
-differ both ways, and there are ties, one-hot rows, equal laws, laws equal to the last bit, and probabilities at which
-single precision or differences of powers fail. Each is small enough to enumerate all drafts.
+Most are rational, so that the audit is exact. Target rows after a leaf differ from the draft's; supports of target and
+draft differ both ways; there are ties, one-hot rows, equal distributions, distributions that differ in the last bit
+only, and probabilities at which single precision or differences of powers fail. Each case is small enough to enumerate
+all drafts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lpverify.core.problem import VerifyProblem, load_problem
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and how many consecutive rounds are run on it with one source of randomness."""
+    """A problem, and the number of consecutive decoding rounds on it with one source of randomness."""
 
     name: str
     problem: VerifyProblem
@@ -32,7 +33,7 @@ class Case:
 
 @cache
 def cases() -> dict[str, Case]:
-    """The table by name; names end in the number of paths, and in ``two rounds`` where there are two."""
+    """The table by name. Names end in the number of paths, and in ``two rounds`` where there are two."""
     step = iid(".2 .4 .4", ".6 .3 .1", 1)
     coin = iid("1/4 3/4", "3/5 2/5", 2)
     table: list[tuple[str, ModelPair, tuple[int, ...], tuple[int, ...]]] = [
@@ -60,17 +61,22 @@ def cases() -> dict[str, Case]:
         ("subnormal", floats([0.5, 0.5 - 1e-5, 1e-5, 1e-310], [0.25, 0.75, 1e-320, 0.0]), (1, 2), ()),
         ("floats", make.dirichlet(3, 2, seed=5, alpha=0.5), (1, 2), ()),
     ]
-    found = []
+    every = []
     for name, pair, single, double in table:
-        found += [Case(f"{name} K={k}", VerifyProblem(pair, k, name)) for k in single]
-        found += [Case(f"{name} K={k} two rounds", VerifyProblem(pair, k, name), 2) for k in double]
-    return {case.name: case for case in found}
+        every += [Case(f"{name} K={k}", VerifyProblem(pair, k, name)) for k in single]
+        every += [Case(f"{name} K={k} two rounds", VerifyProblem(pair, k, name), 2) for k in double]
+    return {case.name: case for case in every}
 
 
 def select(wanted: Sequence[str] | None) -> list[Case]:
-    """Cases by name, by the beginning of a name, or ``PROBLEM:K`` for a problem file or built-in example.
+    """Cases by name.
 
-    None is the whole table. Raises InputError for a name that is none of these.
+    Args:
+        wanted: names of cases without or with " K=...", or ``PROBLEM:K`` for a problem file or a built-in example; None
+            is the whole table.
+
+    Raises:
+        InputError: an unknown name.
 
     >>> [case.name for case in select(["coin", "skewed-3:2"])]
     ['coin K=1', 'coin K=2', 'coin K=3', 'coin K=1 two rounds', 'skewed-3 K=2']
@@ -78,26 +84,22 @@ def select(wanted: Sequence[str] | None) -> list[Case]:
     table = cases()
     if wanted is None:
         return list(table.values())
-    found: dict[str, Case] = {}
+    chosen: dict[str, Case] = {}
     for name in wanted:
-        of_table = [case for case in table.values() if case.name == name or _stem(case.name) == name]
+        of_table = [case for case in table.values() if name in (case.name, case.name.split(" K=")[0])]
         problem, separator, paths = name.rpartition(":")
         if not of_table and not (separator and paths.isdecimal()):
-            names = ", ".join(dict.fromkeys(_stem(case) for case in table))
+            names = ", ".join(dict.fromkeys(case.split(" K=")[0] for case in table))
             raise errors.fail("case", got=repr(name), expected=f"PROBLEM:K, or one of {names}")
         if not of_table:
             loaded = load_problem(problem, num_paths=errors.integer(f"paths of case {problem}", int(paths), min=1))
             of_table = [Case(f"{loaded.name} K={paths}", loaded)]
-        found |= {case.name: case for case in of_table}
-    return list(found.values())
-
-
-def _stem(name: str) -> str:
-    return name.split(" K=")[0]
+        chosen |= {case.name: case for case in of_table}
+    return list(chosen.values())
 
 
 def iid(target: str, draft: str, depth: int) -> ModelPair:
-    """The same rational rows at every prefix, the target's after leaves too.
+    """The same rational rows at every prefix, the target's also after leaves.
 
     >>> iid("1/4 3/4", "3/5 2/5", 2).target[1].shape
     (2, 2)
@@ -108,7 +110,7 @@ def iid(target: str, draft: str, depth: int) -> ModelPair:
 
 
 def tree(vocab: int, depth: int, seed: int, denominator: int = 12) -> ModelPair:
-    """Another rational row at every prefix, those after leaves included."""
+    """A different rational row at every prefix, also after leaves."""
     deeper = make.rational(vocab, depth + 1, seed, denominator)
     return ModelPair.from_levels(deeper.target[:-1], deeper.draft[:-1], bonus=deeper.target[-1])
 

@@ -1,13 +1,13 @@
-"""The random choices of somebody else's program: offered, enumerated as a decision tree, or drawn.
+"""Enumerate or sample the random choices of a third-party verifier.
 
-A program under audit gets an object with ``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. Three stand
-behind that face:
+The verifier gets an object with ``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``, the interface `Choices`:
 
-* `enumerate_outcomes` runs the program once per leaf of the tree of its bernoulli and categorical choices, replaying
-  the choices before the one that changes, and multiplies branch probabilities: exact, in Fractions where it is given
-  Fractions.
-* ``boundary=True`` does the same with ``uniform()`` as a choice among 0, 1/2 and the largest double below 1. That says
-  nothing about probabilities, but finds what happens only there (FAULTS S4: U = 0 accepts an impossible token).
+* `enumerate_outcomes` runs the program once per leaf of the decision tree of its bernoulli and categorical choices. A
+  run replays the choices before the one that changes; the probability of its outcome is the product of its branches.
+  The result is exact, in Fractions where the program offers Fractions.
+* ``boundary=True`` does the same with ``uniform()`` as a choice among 0, 1/2 and the largest double below 1. The
+  probabilities then have no meaning, but faults that occur only at the boundary show: U = 0 may accept an impossible
+  token.
 * `SampledChoices` draws from a seeded stream.
 """
 
@@ -26,17 +26,17 @@ from lpverify import errors
 Outcome = TypeVar("Outcome", bound=Hashable)
 
 MAX_CHOICES = 2_000
-"""Most choices in one run; a rejection loop has no last one."""
+"""Maximum number of choices in one run: a rejection loop has no last one."""
 
 BOUNDARY = (0.0, 0.5, 1 - 2**-53)
-UNREPEATED = "it does not repeat itself, it has a state or randomness of its own"
+UNREPEATABLE = "it does not repeat itself: it has a state or randomness of its own"
 
 
 class Choices(Protocol):
-    """What a program may draw from."""
+    """The source of randomness that a program is offered."""
 
     def bernoulli(self, p: Any) -> bool:
-        """True with probability ``p``, as ``uniform() < p``: cut to [0, 1]."""
+        """True with probability ``p``, like ``uniform() < p``: p outside [0, 1] counts as 0 or 1."""
 
     def categorical(self, weights: Any) -> int:
         """Index i with probability weights[i] / sum(weights)."""
@@ -46,23 +46,25 @@ class Choices(Protocol):
 
 
 class NotEnumerable(BaseException):
-    """The run cannot be part of a decision tree. No Exception, so that the program does not catch it."""
+    """The run cannot be part of a decision tree. A BaseException, so that the program does not catch it."""
 
 
 @dataclass
 class _Choice:
-    offered: tuple[Any, ...]  # what the program asked for: a replay must ask the same
-    possible: list[tuple[Any, Any]]  # branch, probability > 0
-    taken: int = 0
-    mass: Any = None  # probability of the run up to and including the branch taken
+    """A choice of a run, with the branch it took."""
+
+    request: tuple[Any, ...]  # what the program asked for: a replay must ask for the same
+    branches: list[tuple[Any, Any]]  # (result, probability > 0)
+    branch: int = 0
+    mass: Any = None  # probability of the run up to and including this branch
 
     def take(self, branch: int, before: list[_Choice]) -> None:
-        self.taken = branch
-        self.mass = (before[-1].mass if before else Fraction(1)) * self.possible[branch][1]
+        self.branch = branch
+        self.mass = (before[-1].mass if before else Fraction(1)) * self.branches[branch][1]
 
 
 class _Script:
-    """Follows recorded choices, then takes the first branch of every new one."""
+    """Replays recorded choices, then takes the first branch of every new one."""
 
     def __init__(self, choices: list[_Choice], boundary: bool) -> None:
         self._choices, self._boundary = choices, boundary
@@ -70,39 +72,43 @@ class _Script:
 
     def bernoulli(self, p: Any) -> bool:
         chance = min(max(number("bernoulli", p), 0), 1)
-        return bool(self._take(("bernoulli", chance), lambda: [(True, chance), (False, 1 - chance)]))
+        return bool(self._next(("bernoulli", chance), lambda: [(True, chance), (False, 1 - chance)]))
 
     def categorical(self, weights: Any) -> int:
         values = numbers(weights)
-        return int(self._take(("categorical", values), lambda: [(i, v / sum(values)) for i, v in enumerate(values)]))
+        return int(self._next(("categorical", values), lambda: [(i, v / sum(values)) for i, v in enumerate(values)]))
 
     def uniform(self) -> float:
         if not self._boundary:
             raise NotEnumerable("it draws uniforms")
-        return float(self._take(("uniform",), lambda: [(u, 1.0) for u in BOUNDARY]))
+        return float(self._next(("uniform",), lambda: [(u, 1.0) for u in BOUNDARY]))
 
-    def _take(self, offered: tuple[Any, ...], branches: Callable[[], list[tuple[Any, Any]]]) -> Any:
-        if self.position < len(self._choices):
-            choice = self._choices[self.position]
-            if choice.offered != offered:
-                raise NotEnumerable(UNREPEATED)
-        else:
+    def _next(self, request: tuple[Any, ...], branches: Callable[[], list[tuple[Any, Any]]]) -> Any:
+        if self.position == len(self._choices):
             if self.position == MAX_CHOICES:
                 raise NotEnumerable(f"it makes more than {MAX_CHOICES} choices in one run")
-            choice = _Choice(offered, [(branch, chance) for branch, chance in branches() if chance > 0])
+            choice = _Choice(request, [(result, chance) for result, chance in branches() if chance > 0])
             choice.take(0, self._choices)
             self._choices.append(choice)
+        choice = self._choices[self.position]
+        if choice.request != request:
+            raise NotEnumerable(UNREPEATABLE)
         self.position += 1
-        return choice.possible[choice.taken][0]
+        return choice.branches[choice.branch][0]
 
 
 def enumerate_outcomes(
     run: Callable[[Choices], Outcome], *, max_runs: int, boundary: bool = False
 ) -> tuple[dict[Outcome, Any], int]:
-    """Probability of every outcome of ``run`` (a function of an offered `Choices`), and the number of runs.
+    """Probability of every outcome of ``run``, and the number of runs.
 
-    Raises NotEnumerable when the program draws uniforms, does not repeat itself, or has more than ``max_runs`` leaves.
-    With ``boundary`` uniforms are choices too and the masses mean nothing.
+    Args:
+        run: a deterministic function of the `Choices` that it is offered.
+        max_runs: maximum number of leaves of the decision tree.
+        boundary: uniforms are choices too; the probabilities then have no meaning.
+
+    Raises:
+        NotEnumerable: the program draws uniforms, does not repeat itself, or has more than ``max_runs`` leaves.
 
     >>> two_coins = lambda choices: choices.bernoulli(Fraction(1, 3)) and choices.bernoulli(Fraction(1, 2))
     >>> enumerate_outcomes(two_coins, max_runs=10)
@@ -114,18 +120,18 @@ def enumerate_outcomes(
         script = _Script(choices, boundary)
         outcome = run(script)
         if script.position != len(choices):
-            raise NotEnumerable(UNREPEATED)
+            raise NotEnumerable(UNREPEATABLE)
         masses[outcome] += choices[-1].mass if choices else Fraction(1)
-        while choices and choices[-1].taken == len(choices[-1].possible) - 1:
+        while choices and choices[-1].branch == len(choices[-1].branches) - 1:
             choices.pop()
         if not choices:
             return dict(masses), runs
-        choices[-1].take(choices[-1].taken + 1, choices[:-1])
+        choices[-1].take(choices[-1].branch + 1, choices[:-1])
     raise NotEnumerable(f"it has more than {max_runs} runs")
 
 
 class SampledChoices:
-    """Draws from the stream of ``seed``; comparisons are strict, so nothing of probability 0 is drawn."""
+    """Draws from the stream of ``seed``. Comparisons are strict, so nothing of probability 0 is drawn."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = random.Random(seed)
