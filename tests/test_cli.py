@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from lpverify.core.problem_files import example_names, load_problem
 
 LAW = {"kind": "iid", "probs": [0.5, 0.5]}
 PROBLEM: dict[str, Any] = {"format": "lpverify/problem@1", "vocab": 2, "depth": 2, "target": LAW, "draft": LAW}
+ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "lpverify"]
 
 
@@ -149,6 +152,11 @@ def test_random_refuses_bad_options(tmp_path: Path) -> None:
         (["solve", "coin-2", "--paths", "1.5"], "'1.5'"),
         (["solve", "coin-2", "--paths", "0"], "--paths: got 0"),
         (["solve", "coin-2", "--paths", "-3"], "--paths: got -3"),
+        (["solve", "coin-2", "--paths", "3..1"], "--paths: got '3..1', expected integers in 1..1024"),
+        (["solve", "coin-2", "--paths", "1..x"], "--paths: got '1..x'"),
+        (["solve", "coin-2", "--paths", "0..2"], "--paths: got '0..2'"),
+        (["solve", "coin-2", "--paths", "1..100000000000"], "--paths: got '1..100000000000'"),
+        (["solve", "coin-2", "--paths", "2,"], "--paths: got '2,'"),
         (["solve", "coin-2", "--paths", "1000000000"], "1..1024"),
         (["solve", "coin-2", "--paths", "2", "--algorithms", "bv,magic"], "'magic'"),
         (["solve", "coin-2", "--paths", "2", "--algorithms", ""], "--algorithms"),
@@ -284,6 +292,35 @@ def test_help_is_quick_and_loads_nothing_heavy() -> None:
     assert done.stdout.endswith("0 []\n")
 
 
+def test_help_lists_every_verifier_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Help texts come from the registry, so a verifier that is added there is shown."""
+    from lpverify import verifiers
+
+    for command in ("solve", "audit", "sweep", "decode", "bound", "advise"):
+        text = " ".join(ok(command, "--help").split())
+        assert all(f" {name} {verifiers.verifier(name).help}" in text for name in verifiers.names())
+    build = verifiers.VERIFIERS["bv"]
+    monkeypatch.setattr(verifiers, "VERIFIERS", {**verifiers.VERIFIERS, "new": lambda: replace(build(), help="a coin")})
+    assert " new a coin" in " ".join(ok("solve", "--help").split())
+
+
+def test_figures_without_a_checkout(tmp_path: Path) -> None:
+    """An installed package has no experiments/figures beside it."""
+    shutil.copytree(ROOT / "lpverify", tmp_path / "lpverify", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    installed = program("figures", "--list", cwd=tmp_path, env=environment)
+    assert (installed.returncode, installed.stdout) == (2, "")
+    assert installed.stderr.startswith("lpverify: error: figures: got no folder experiments/figures in ")
+    assert "expected a checkout of the repository" in installed.stderr
+    assert installed.stderr.count("\n") == 1
+
+
+def test_figures_of_a_checkout_are_listed() -> None:
+    assert "where_gbv_loses" in ok("figures", "--list")
+    refused("figures", "--only", "nothing", match="--only: got 'nothing', expected one of ")
+    refused("figures", "--draw", "--quick", match="--draw: got --quick as well")
+
+
 def test_program_errors_and_version() -> None:
     assert program("--version").stdout.startswith("lpverify ")
     bad = program("explain", "no-such-example")
@@ -359,6 +396,31 @@ def test_solve_table_and_selection() -> None:
     assert "irrational" in exact
 
 
+def test_solve_takes_several_numbers_of_paths(tmp_path: Path) -> None:
+    """Every K has the rows of a run of its own; the document stays the one of the first K, with one more key."""
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "out.svg"
+    options = ("--algorithms", "bv,gbv", "--plot", str(picture))
+    several = solve_json("coin-2", "--paths", "2..3,1", *options)
+    assert b"draft paths K" in picture.read_bytes()
+    entries = several.pop("by_paths")
+    assert [entry.pop("paths") for entry in entries] == [2, 3, 1]
+    for number, entry in zip((2, 3, 1), entries, strict=True):
+        alone = solve_json("coin-2", "--paths", str(number), *options)
+        assert "by_paths" not in alone
+        assert set(several) == set(alone)
+        for document in (alone, entry, several):
+            for optimum in document["optimum"].values():
+                optimum.pop("seconds", None)
+        assert entry == {key: alone[key] for key in ("optimum", "algorithms", "references")}
+        if number == 2:
+            assert several == alone
+    lines = [line.split() for line in ok("solve", "coin-2", "--paths", "1,3", "--algorithms", "gbv").splitlines()]
+    assert [line[:3] for line in lines if "gbv" in line] == [["1", "gbv", "2.160000"], ["3", "gbv", "2.769452"]]
+    exact = ok("solve", "coin-2", "--paths", "1..2", "--algorithms", "gbv,spectr", "--exact")
+    assert [word in exact for word in ("exact (K = 1)", "54/25", "exact (K = 2)", "3243/1250")] == [True] * 4
+
+
 def test_solve_writes_files_whole(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     data, picture = tmp_path / "out.json", tmp_path / "out.svg"
@@ -397,19 +459,15 @@ def test_progress_shows_after_a_while_and_only_on_a_terminal() -> None:
 
     from rich.console import Console
 
-    from lpverify.cli.progress import SolveProgress
-    from lpverify.core.results import RefinementStep
+    from lpverify.cli.progress import waiting
 
     def shown(*, terminal: bool, delay: float) -> str:
         stream = io.StringIO()
-        with SolveProgress("solving p", Console(file=stream, force_terminal=terminal, width=80), delay) as progress:
-            progress.stage("multi-path optimum")
-            progress.round(RefinementStep(bins=40, columns=9, lower_bound=2.5, upper_bound=2.75, seconds=0.1))
+        with waiting("solving p", Console(file=stream, force_terminal=terminal, width=80), delay) as say:
+            say("multi-path [optimum]")
             time.sleep(0.3)
         return stream.getvalue()
 
-    text = shown(terminal=True, delay=0.05)
-    assert "solving p: multi-path optimum" in text
-    assert "round 1, 40 bins, between 2.500000000 and 2.750000000, gap 2.5e-01" in text
+    assert "solving p: multi-path [optimum]" in shown(terminal=True, delay=0.05)
     assert shown(terminal=True, delay=60) == ""
     assert shown(terminal=False, delay=0.05) == ""

@@ -1,8 +1,8 @@
-"""The command line. One subcommand a file; each imports what it needs inside its function, so that ``--help`` is fast.
+"""The command line: one file a command. Heavy imports are inside functions, so that ``--help`` is fast.
 
-Exit codes: 0 done, 1 the answer is "no" (`audit`), 2 bad input, 70 a fault of this program, 130 interrupted, 141 the
-reader of standard output went away. An error is one line on standard error, ``lpverify: error: ...``, never a traceback
-(``LPVERIFY_DEBUG=1`` shows it).
+Exit codes: 0 done, 1 the answer is "no" (`audit`), 2 bad input, 70 a defect of this program, 130 interrupted, 141 the
+reader of standard output closed it. An error is one line on standard error, ``lpverify: error: ...``, never a traceback
+(set ``LPVERIFY_DEBUG=1`` to see it).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from lpverify.cli import advise, audit, bound, decode, examples, explain, extract, figures, random, solve, sweep
-from lpverify.cli.options import expand
+from lpverify.cli.options import CommandWithVerifiers, expand
 from lpverify.errors import InputError, one_line
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
@@ -44,7 +44,7 @@ class OneLineErrors(TyperGroup):
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a vanished reader is passed on as it is, as the base class would exit with 1."""
+        """Run the command. A closed pipe has its own exit code; the base class would exit with 1."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -53,16 +53,16 @@ class OneLineErrors(TyperGroup):
 
 
 def _describe(error: Exception) -> tuple[str, int]:
-    usage = getattr(error, "format_message", None)  # wrong options and arguments, found by typer
+    usage = getattr(error, "format_message", None)  # typer's errors about options and arguments
     if usage is not None:
         return usage(), BAD_INPUT
     if isinstance(error, InputError):
         return str(error), BAD_INPUT
     if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}", BAD_INPUT
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror or error}", BAD_INPUT
     if isinstance(error, MemoryError):
-        return "out of memory: expected a smaller vocabulary, depth or number of paths", BAD_INPUT
+        return "out of memory; use a smaller vocabulary, depth or number of paths", BAD_INPUT
     return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL
 
 
@@ -71,15 +71,15 @@ def _report(message: str) -> None:
 
 
 def _silence(stream: Any) -> None:
-    """Send what is still buffered nowhere, or the interpreter would complain when it flushes at exit."""
+    """Drop what is still buffered; flushing it at exit would raise."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except (OSError, ValueError):
         pass
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -113,18 +113,19 @@ def root(
 COMMANDS = {
     "examples": examples,
     "solve": solve,
-    "explain": explain,
-    "audit": audit,
     "random": random,
+    "explain": explain,
     "sweep": sweep,
-    "figures": figures,
+    "audit": audit,
     "decode": decode,
     "extract": extract,
-    "advise": advise,
     "bound": bound,
+    "advise": advise,
+    "figures": figures,
 }
+TAKES_VERIFIERS = {"solve", "sweep", "audit", "decode", "bound", "advise"}
 for name, module in COMMANDS.items():
-    app.command(name)(expand(module.run))
+    app.command(name, cls=CommandWithVerifiers if name in TAKES_VERIFIERS else TyperCommand)(expand(module.run))
 
 
 def main() -> None:

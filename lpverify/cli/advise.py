@@ -9,7 +9,8 @@ import typer
 
 from lpverify.cli import advise_measure as measuring
 from lpverify.cli.model_options import ModelOptions
-from lpverify.cli.options import Json, Plot, integer
+from lpverify.cli.options import integer
+from lpverify.cli.output import OutputAndPlot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,8 +57,7 @@ def run(
         bool, typer.Option("--interpolate", help="Also consider L between the measured ones (monotone cubic).")
     ] = False,
     save_costs: Annotated[str | None, typer.Option(metavar="FILE", help="Keep the measured costs.")] = None,
-    json: Json = None,
-    plot: Plot = None,
+    output: OutputAndPlot,
 ) -> None:
     """Predict tokens per second over K and L, recommend, and say how flat the optimum is.
 
@@ -73,12 +73,12 @@ def run(
      "round": 0.001, "target_step": 0.03}
     """
     from lpverify import errors
-    from lpverify.cli.output import STDOUT, check_plot, check_writable, write_json
+    from lpverify.cli.output import check_writable, write_json
+    from lpverify.report import plots
     from lpverify.studies import throughput
     from lpverify.studies.cost_files import load_cells, load_costs, parse_costs, read_cells
 
-    check_writable("--json", json)
-    kind = check_plot(plot, json)
+    output.check()
     check_writable("--save-costs", save_costs, stdout=False)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",") if name.strip()]
     files = documents or []
@@ -114,13 +114,8 @@ def run(
         left_out += dict.fromkeys(cell.algorithm for cell in cells if cell.algorithm not in seconds.verify)
         cells = [cell for cell in cells if cell.algorithm in seconds.verify] or cells
     found = throughput.predict(seconds, throughput.with_full_acceptance(cells, interpolate=interpolate))
-    if plot is not None:
-        assert kind is not None
-        _draw(found, plot, kind)
-    if json is not None:
-        write_json(json, to_json(found, seconds, left_out, made))
-    if json != STDOUT:
-        _print(found, seconds, left_out)
+    output.draw(lambda: plots.throughput([_plain(prediction) for prediction in found]))
+    output.write(to_json(found, seconds, left_out, made), lambda: _print(found, costs=seconds, left_out=left_out))
 
 
 def _refuse(given: str, is_given: bool, options: dict[str, Any]) -> None:
@@ -188,13 +183,6 @@ def _plain(prediction: Prediction) -> dict[str, Any]:
         "round_seconds": prediction.round_seconds,
         "stage_seconds": dict(prediction.seconds),
     }
-
-
-def _draw(found: Sequence[Prediction], path: str, kind: str) -> None:
-    from lpverify.files import write_whole
-    from lpverify.report import plots
-
-    write_whole(path, plots.render(plots.throughput([_plain(prediction) for prediction in found]), kind))
 
 
 def _print(found: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -> None:

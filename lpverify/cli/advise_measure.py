@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Bench:
     ) -> dict[str, Any]:
         """Block efficiency of whole runs: the document ``lpverify/runs@1``."""
         from lpverify import errors
+        from lpverify.cli.progress import bar
         from lpverify.studies import rounds as renewal
 
         wanted = DEFAULT_ALGORITHMS if names is None else names
@@ -57,13 +58,16 @@ class Bench:
             errors.choice("--algorithms", name, renewal.ALGORITHMS)
         eos = self.pair.tokenizer.eos
         settings = renewal.RunSettings(paths, depths, tokens, sampling=self.sampling, seed=self.seed, eos=eos)
-        with _bar("texts", len(self.requests)) as advance:
-            found = renewal.measure_runs(self.pair.models, wanted, self.requests, settings, advance=advance)
+        with bar("texts", len(self.requests)) as update:
+            found = renewal.measure_runs(
+                self.pair.models, wanted, self.requests, settings, advance=partial(update, advance=1)
+            )
         return found | {"settings": self.settings | {"tokens": tokens}}
 
     def costs(self, cells: Sequence[Cell], context: int, repeats: int) -> dict[str, Any]:
         """Seconds of all that ``cells`` need: the document ``lpverify/costs@1``."""
         from lpverify import errors
+        from lpverify.cli.progress import bar
         from lpverify.studies import costs
 
         errors.integer("--context", context, min=1)
@@ -71,17 +75,9 @@ class Bench:
         names = list(dict.fromkeys(cell.algorithm for cell in cells))
         paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
         models, law = self.pair.models, self.sampling
-        with _bar("seconds", 2 * repeats + 1) as advance:
+        with bar("seconds", 2 * repeats + 1) as update:
             shape = (repeats, context, max(depths))
+            advance = partial(update, advance=1)
             after = costs.typical_contexts(models, self.requests, *shape, law, seed=self.seed, advance=advance)
             found = costs.measure(models, after, names, paths, depths, law, seed=self.seed, advance=advance)
         return found | {"settings": self.settings | {"context": context, "repeats": repeats}}
-
-
-@contextmanager
-def _bar(name: str, total: int) -> Iterator[Callable[[], None]]:
-    from lpverify.cli.progress import time_left
-
-    with time_left() as progress:
-        bar = progress.add_task(name, total=total)
-        yield lambda: progress.advance(bar)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
-from lpverify.cli.model_options import Contexts, Depths, ModelOptions, PathCounts, Records, Stride, check_packages
-from lpverify.cli.options import Json
+from lpverify.cli.model_options import Contexts, ModelOptions, Records, Stride, check_packages
+from lpverify.cli.options import option
+from lpverify.cli.output import Output
 
 SCHEMA = "lpverify/bound@1"
 
@@ -18,10 +17,10 @@ def run(
     models: ModelOptions,
     contexts: Contexts = 4,
     stride: Stride = 16,
-    paths: PathCounts = "1,2,3,4",
-    depth: Depths = "8",
-    algorithms: Annotated[str | None, typer.Option(metavar="A,B,...", help="Verifiers; default: all but ot.")] = None,
-    json: Json = None,
+    paths: Annotated[str, option("K,K,...", "Numbers of draft paths: 1,2,4 or 1..8.", "--paths", "-k")] = "1,2,3,4",
+    depth: Annotated[str, option("L,L,...", "Tokens of each draft path: 4,8 or 1..8.", "--depth", "-l")] = "8",
+    algorithms: Annotated[str | None, option("A,B,...", "Verifiers; default: all but ot.")] = None,
+    output: Output,
     records: Records = None,
 ) -> None:
     """Block efficiency of verifiers beside an upper bound on all lossless ones, for every K and L.
@@ -30,10 +29,10 @@ def run(
     are over prompts, so many prompts with few contexts each are the most informative.
     """
     from lpverify import errors
-    from lpverify.cli.output import STDOUT, check_writable, write_json
-    from lpverify.cli.progress import time_left
+    from lpverify.cli.output import check_writable
+    from lpverify.cli.progress import bar
 
-    check_writable("--json", json)
+    output.check()
     check_writable("--records", records, stdout=False)
     check_packages("bound")
     from lpverify.decode.run import versions
@@ -49,15 +48,15 @@ def run(
     opened = models.open_pair()
     settings = replace(settings, eos=opened.tokenizer.eos)
     description = opened.describe(settings, chat=models.chat) | {"algorithms": list(names)}
-    with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, time_left() as progress:
-        bar = progress.add_task("contexts", total=len(prompts) * contexts)
+    total = len(prompts) * contexts
+    with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, bar("contexts", total) as update:
         results = bound.measure_all(
             opened.models,
             names,
             opened.requests(prompts, chat=models.chat),
             settings,
             lines,
-            lambda completed: progress.update(bar, completed=completed),
+            lambda completed: update(completed=completed),
         )
     document = {
         "schema": SCHEMA,
@@ -67,10 +66,7 @@ def run(
         "cells": bound.summarize(results),
         "versions": versions(),
     }
-    if json is not None:
-        write_json(json, document)
-    if json != STDOUT:
-        _print(document)
+    output.write(document, lambda: _print(document))
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from lpverify.cli.model_options import ModelOptions, Records, check_packages
-from lpverify.cli.options import Json, integer
+from lpverify.cli.options import option
+from lpverify.cli.output import Output
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
-    from lpverify.decode.run import Progress
 
 SHOWN = 600
 """Maximum number of characters shown of the text after one prompt."""
@@ -22,22 +19,12 @@ SHOWN = 600
 def run(
     *,
     models: ModelOptions,
-    algorithm: Annotated[
-        str | None, typer.Option(metavar="A", help="Verifier or baseline; default: bv, or none with --compare.")
-    ] = None,
-    compare: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="More of them, run on the same prompts.")
-    ] = None,
-    paths: Annotated[
-        int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")
-    ] = 4,
-    depth: Annotated[
-        int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Tokens of each draft path.")
-    ] = 8,
-    max_new_tokens: Annotated[
-        int, typer.Option(metavar="N", parser=integer, help="Maximum length of the text after a prompt, in tokens.")
-    ] = 128,
-    json: Json = None,
+    algorithm: Annotated[str | None, option("A", "Verifier or baseline; default: bv, or none with --compare.")] = None,
+    compare: Annotated[str | None, option("A,B,...", "More of them, run on the same prompts.")] = None,
+    paths: Annotated[int, option("K", "Number of i.i.d. draft paths.", "--paths", "-k")] = 4,
+    depth: Annotated[int, option("L", "Tokens of each draft path.", "--depth", "-l")] = 8,
+    max_new_tokens: Annotated[int, option("N", "Maximum length of the text after a prompt, in tokens.")] = 128,
+    output: Output,
     records: Records = None,
 ) -> None:
     """Tokens per target call and per second of verifiers on real models.
@@ -46,14 +33,15 @@ def run(
     one path is drafted for a verifier that looks at the first path only (token, bv).
     """
     from lpverify import errors
-    from lpverify.cli.output import STDOUT, check_writable, write_json
+    from lpverify.cli.output import check_writable
+    from lpverify.cli.progress import bar
 
-    check_writable("--json", json)
+    output.check()
     check_writable("--records", records, stdout=False)
     check_packages("decode")
     from lpverify.decode.engine import Settings
     from lpverify.decode.records import Records as RecordFile
-    from lpverify.decode.run import ALGORITHMS, versions
+    from lpverify.decode.run import ALGORITHMS, Progress, versions
     from lpverify.decode.run import compare as run_all
 
     names: tuple[str, ...] = ()
@@ -64,55 +52,20 @@ def run(
     settings = Settings(paths, depth, models.sampling, max_new_tokens, models.seed)
     prompts = models.load_prompts()
     opened = models.open_pair()
-    tokenizer = opened.tokenizer
-    settings = replace(settings, eos=tokenizer.eos)
+    settings = replace(settings, eos=opened.tokenizer.eos)
     description = opened.describe(settings, chat=models.chat)
-    total = len(names) * len(prompts)
-    with RecordFile(records, description) as lines, DecodeProgress(total) as progress:
-        requests = opened.requests(prompts, chat=models.chat)
-        stats = run_all(opened, names, requests, settings, lines, progress)
-    if json is not None:
-        more = {"prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
-        write_json(json, to_json(description | {"algorithms": names} | more, stats))
-    if json != STDOUT:
-        shown = lines.get(names[0], prompts[0].key)
-        assert shown is not None
-        _print(prompts[0].text, names[0], tokenizer.decode(shown.tokens), stats)
+    with RecordFile(records, description) as lines, bar("loading", len(names) * len(prompts)) as update:
 
+        def report(now: Progress) -> None:
+            rate = f", {now.tokens / now.rounds:.2f} tokens a call" if now.rounds else ""
+            update(completed=now.finished, description=f"{now.algorithm}: {now.tokens} tokens{rate}")
 
-def to_json(settings: dict[str, Any], stats: list[DecodeStats]) -> dict[str, Any]:
-    """The document ``lpverify/decode@1``."""
-    from dataclasses import asdict
-
-    return {"schema": "lpverify/decode@1", "settings": settings, "runs": [asdict(entry) for entry in stats]}
-
-
-class DecodeProgress:
-    """A bar on standard error, where that is a terminal; call it with every `Progress`."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("loading", total=total)
-
-    def __enter__(self) -> DecodeProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-
-    def __call__(self, now: Progress) -> None:
-        efficiency = f"{now.tokens / now.rounds:.2f} tokens a call" if now.rounds else ""
-        text = f"{now.algorithm}: {now.tokens} tokens, {efficiency}"
-        self._bar.update(self._task, completed=now.finished, description=text)
+        stats = run_all(opened, names, opened.requests(prompts, chat=models.chat), settings, lines, report)
+    more = {"algorithms": names, "prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
+    document = {"schema": "lpverify/decode@1", "settings": description | more, "runs": stats}
+    first = lines.get(names[0], prompts[0].key)
+    assert first is not None
+    output.write(document, lambda: _print(prompts[0].text, names[0], opened.tokenizer.decode(first.tokens), stats))
 
 
 def _print(prompt: str, algorithm: str, text: str, stats: list[DecodeStats]) -> None:

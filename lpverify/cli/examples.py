@@ -4,41 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
+from lpverify.cli.options import flag
 
 
-def run(
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
+def run(json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False) -> None:
     """List the built-in problems.
 
-    Each name can be used where a problem file can.
+    Every command that takes a problem file takes one of these names, too.
     """
     from lpverify.cli.output import STDOUT, write_json
     from lpverify.core.problem_files import examples, load_problem
+    from lpverify.report.tables import show, table
 
-    problems = [(name, load_problem(name)) for name in examples()]
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "vocab_size": problem.pair.vocab_size,
-            "depth": problem.pair.depth,
-            "nodes": problem.pair.nodes,
-            "rational": problem.pair.rational,
-            "description": problem.description,
-        }
-        for name, problem in problems
-    ]
+    rows: list[dict[str, Any]] = []
+    for name in examples():
+        problem = load_problem(name)
+        size = {key: getattr(problem.pair, key) for key in ("vocab_size", "depth", "nodes", "rational")}
+        rows.append({"name": name, **size, "description": problem.description})
     if json:
         write_json(STDOUT, {"schema": "lpverify/examples@1", "examples": rows})
         return
-    from lpverify.report.tables import show, table
-
     headings = ("name", "V", "L", "nodes", "rational", "description")
-    cells = [
-        [r["name"], str(r["vocab_size"]), str(r["depth"]), str(r["nodes"]), "yes" if r["rational"] else "no"]
-        + [r["description"]]
-        for r in rows
-    ]
+    cells = [[{True: "yes", False: "no"}.get(value, str(value)) for value in row.values()] for row in rows]
     caption = "V tokens, draft depth L; rational problems allow --exact. Next: lpverify solve NAME --paths 2"
     show(table(headings, cells, right=(1, 2, 3), caption=caption))

@@ -5,35 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
 from lpverify.cli.model_options import Contexts, ModelOptions, Stride, check_packages
-from lpverify.cli.options import integer
+from lpverify.cli.options import option
 
 
 @dataclass(frozen=True)
 class ExtractOptions(ModelOptions):
     """The tree is only small after top-k."""
 
-    top_k: Annotated[
-        int, typer.Option(metavar="N", parser=integer, help="Keep the N most probable tokens, 2 to 8.")
-    ] = 4
+    top_k: Annotated[int, option("N", "Keep the N most probable tokens, 2 to 8.")] = 4
 
 
 def run(
     *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of problem files; interrupted runs resume.")
-    ],
+    output: Annotated[str, option("FOLDER", "Folder of problem files; interrupted runs resume.", "--output", "-o")],
     models: ExtractOptions,
     contexts: Contexts = 4,
     stride: Stride = 16,
-    depth: Annotated[
-        int, typer.Option("--depth", "-l", metavar="L", parser=integer, help="Depth of the tree, in tokens.")
-    ] = 4,
-    nodes: Annotated[
-        int, typer.Option(metavar="N", parser=integer, help="Maximum number of nodes of a problem.")
-    ] = 20_000,
+    depth: Annotated[int, option("L", "Depth of the tree, in tokens.", "--depth", "-l")] = 4,
+    nodes: Annotated[int, option("N", "Maximum number of nodes of a problem.")] = 20_000,
 ) -> None:
     """Conditional distributions of real models as problem files: one file a context, exact for every verifier.
 
@@ -44,7 +34,7 @@ def run(
     from pathlib import Path
 
     from lpverify import errors
-    from lpverify.cli.progress import time_left
+    from lpverify.cli.progress import bar
 
     check_packages("extract")
     from lpverify.decode.run import versions
@@ -58,8 +48,7 @@ def run(
     settings = Settings(depth, models.sampling, contexts, stride, models.seed, max_nodes=nodes)
     prompts = models.load_prompts()
     opened = models.open_pair()
-    with time_left() as progress:
-        bar = progress.add_task("contexts", total=len(prompts) * contexts)
+    with bar("contexts", len(prompts) * contexts) as update:
         outcome = extract_folder(
             opened,
             prompts,
@@ -67,6 +56,6 @@ def run(
             folder,
             chat=models.chat,
             versions=versions(),
-            report=lambda count: progress.advance(bar, count),
+            report=lambda count: update(advance=count),
         )
     print(f"{folder}: {outcome.written} problems written, {outcome.found} found")

@@ -4,46 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from lpverify.cli.options import integer
+from lpverify.cli.options import Jobs, flag, option
 
 
 def run(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller instances: a few minutes.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="What is published. This is the default.")] = False,
-    only: Annotated[str | None, typer.Option(metavar="NAME,...", help="These figures; default: all.")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", metavar="DIR", help="For data and pictures.")] = "paper_figs",
-    draw: Annotated[bool, typer.Option("--draw", help="Only draw, from the data that are in DIR.")] = False,
-    jobs: Annotated[int, typer.Option(metavar="N", parser=integer, help="Local processes (joblib).")] = 1,
+    quick: Annotated[bool, flag("--quick", "Fewer and smaller instances: a few minutes.")] = False,
+    full: Annotated[bool, flag("--full", "The published size; the default.")] = False,
+    only: Annotated[str | None, option("NAME,...", "Only these figures; default: all.")] = None,
+    out: Annotated[str, option("DIR", "Folder of data and pictures.", "--out", "-o")] = "paper_figs",
+    draw: Annotated[bool, flag("--draw", "Only draw, from the data in DIR.")] = False,
+    jobs: Jobs = 1,
     prompts: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[LABEL=]SET|FILE", help="Of real models; repeat for several sets. Default: built-in."),
+        list[str] | None, option("[LABEL=]SET|FILE", "Prompts for real models; may be repeated; default: built-in.")
     ] = None,
-    pairs: Annotated[
-        str | None, typer.Option(metavar="PAIR,...", help="Of real models: tiny, smollm2, smollm2-distilled, ...")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the figures and stop.")] = False,
+    pairs: Annotated[str | None, option("PAIR,...", "Real models: tiny, smollm2, ...; default: all.")] = None,
+    list_: Annotated[bool, flag("--list", "List the figures and stop.")] = False,
 ) -> None:
-    """Compute, store and draw the figures: NAME.json, then NAME.svg, NAME.png and NAME.md (caption) from it.
+    """Compute, store and draw the paper figures: NAME.json, and from it NAME.svg, NAME.png and the caption NAME.md.
 
-    Without --quick this is what is published. The figures about small problems then take about twenty minutes, most of
-    them for solver_scaling; those about real models (real_*, table_real) about two hours, with SmolLM2 where its
-    package is installed. They keep every finished prompt in DIR/.records, so a rerun goes on where the last one
-    stopped and figures share what they measure; delete that folder to measure anew. --draw takes seconds.
+    This needs a checkout of the repository. The published size takes about twenty minutes for the figures about small
+    problems, most of them for solver_scaling, and about two hours for those about real models (real_*, table_real),
+    with SmolLM2 if its package is installed. Finished prompts are stored in DIR/.records: interrupted runs resume, and
+    figures share measurements; delete that folder to measure again. --draw takes seconds.
     """
     import sys
     from importlib.util import find_spec
     from pathlib import Path
 
     from lpverify import errors
-    from lpverify.cli.progress import SolveProgress
+    from lpverify.cli.progress import waiting
     from lpverify.sweep.run import executor
 
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "experiments" / "figures").is_dir():
-        expected = "a checkout of the repository, where experiments/figures is (pip install -e . there)"
-        raise errors.fail("figures", got="an installation without the figures' programs", expected=expected)
+        expected = "a checkout of the repository, where experiments/figures is (run pip install -e . in it)"
+        raise errors.fail("figures", got=f"no folder experiments/figures in {checkout}", expected=expected)
     sys.path.insert(0, str(checkout))
     from experiments.figures.figure_data import Work
     from experiments.figures.figures import FIGURES, available, make
@@ -55,13 +50,11 @@ def run(
         return
     if draw and (quick or full):
         size = "--quick" if quick else "--full"
-        raise errors.fail("--draw", got=f"{size} as well", expected="one of them, nothing is computed with --draw")
+        raise errors.fail("--draw", got=f"{size} as well", expected="only one of them: --draw computes nothing")
     if quick and full:
-        raise errors.fail("--full", got="--quick as well", expected="one of them")
+        raise errors.fail("--full", got="--quick as well", expected="only one of them")
     errors.integer("--jobs", jobs, min=1)
-    names = available(out) if only is None else [name.strip() for name in only.split(",")]
-    for name in names:
-        errors.choice("--only", name, tuple(FIGURES))
+    names = available(out) if only is None else errors.choices("--only", only, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():
         raise errors.fail("--out", got=f"the file {out}", expected="a folder")
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
@@ -71,12 +64,12 @@ def run(
         for pair, reason in left_out("full").items():
             print(f"{pair}: left out, {reason}")
     for name in names:
-        with SolveProgress(f"figure {name}") as progress:
-            work = None if draw else Work("quick" if quick else "full", executor(jobs), progress.stage, real)
+        with waiting(f"figure {name}") as say:
+            work = None if draw else Work("quick" if quick else "full", executor(jobs), say, real)
             [(_, seconds)] = make([name], out, work=work)
         kinds = "json,tex,md" if FIGURES[name].table else "json,svg,png,md"
         print(f"{Path(out) / name}.{{{kinds}}}: {seconds:.1f} s", flush=True)
     for name, figure in FIGURES.items():
         if only is None and figure.experiment is not None and name not in names:
             script, file = figure.experiment
-            print(f"{name}: left out, {Path(out) / file} is not there (python {script} writes it)")
+            print(f"{name}: left out, {Path(out) / file} does not exist (python {script} writes it)")

@@ -5,73 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from lpverify import errors
-from lpverify.cli.options import integer, number
+from lpverify.cli.options import flag, option
 
 if TYPE_CHECKING:
     from lpverify.decode.prompts import Prompt
     from lpverify.decode.sampling import Sampling
     from lpverify.studies.session import OpenPair
 
-Contexts = Annotated[int, typer.Option(metavar="C", parser=integer, help="Maximum number of contexts of each prompt.")]
-Stride = Annotated[int, typer.Option(metavar="S", parser=integer, help="Distance between two contexts, in tokens.")]
-PathCounts = Annotated[
-    str, typer.Option("--paths", "-k", metavar="K,K,...", help="Numbers of draft paths: 1,2,4 or 1..8.")
-]
-Depths = Annotated[
-    str, typer.Option("--depth", "-l", metavar="L,L,...", help="Tokens of each draft path: 2,4,8 or 1..8.")
-]
-Records = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Append every finished prompt to FILE (JSON lines); interrupted runs resume."),
-]
+Contexts = Annotated[int, option("C", "Maximum number of contexts of each prompt.")]
+Stride = Annotated[int, option("S", "Distance between two contexts, in tokens.")]
+Records = Annotated[str | None, option("FILE", "Append finished prompts (JSON lines); interrupted runs resume.")]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The models, the prompts, and how both models' distributions are made: what every such command takes.
+    """The models, the prompts, and what makes their distributions: options of every such command.
 
-    ``explicit`` holds the names of the options that were given on the command line, not left at their default.
+    ``explicit``: names of the options that were given on the command line, not left at their default.
     """
 
     target: Annotated[
-        str,
-        typer.Option(
-            metavar="M",
-            help="Target model: tiny, smollm2, a folder, a hub id, or a problem (its table as a model).",
-        ),
+        str, option("M", "Target model: tiny, smollm2, a folder, a hub id, or a problem (its table as a model).")
     ] = "tiny"
-    draft: Annotated[str, typer.Option(metavar="M", help="Draft model, named as the target.")] = "tiny"
+    draft: Annotated[str, option("M", "Draft model, named as the target.")] = "tiny"
     prompts: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE|TEXT", help="Prompts: a .jsonl file, one text, or the set gsm8k, humaneval or math500."
-        ),
+        str, option("FILE|TEXT", "Prompts: a .jsonl file, one text, or a data set: gsm8k, humaneval, math500.")
     ] = "def main():"
-    chat: Annotated[bool, typer.Option("--chat", help="Wrap every prompt in the model's chat template.")] = False
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", parser=integer, help="Use the first N prompts only; default: all.")
-    ] = None
-    temperature: Annotated[
-        float, typer.Option(metavar="T", parser=number, help="Temperature of both models; 0 is greedy.")
-    ] = 1.0
-    top_k: Annotated[
-        int | None, typer.Option(metavar="N", parser=integer, help="Keep the N most probable tokens; default: all.")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(metavar="P", parser=number, help="Keep the most probable tokens of total mass P; default: all."),
-    ] = None
-    seed: Annotated[int, typer.Option(metavar="S", parser=integer, help="Seed of all random draws.")] = 0
-    device: Annotated[str, typer.Option(metavar="D", help="auto, cpu, cuda, cuda:1, ...")] = "auto"
-    device_map: Annotated[
-        str | None, typer.Option(metavar="MAP", help="auto spreads the models over all devices (accelerate).")
-    ] = None
-    dtype: Annotated[
-        str, typer.Option(metavar="T", help="Number type of the models: auto, float32, bfloat16 or float16.")
-    ] = "auto"
+    chat: Annotated[bool, flag("--chat", "Wrap every prompt in the model's chat template.")] = False
+    limit: Annotated[int | None, option("N", "Use the first N prompts only; default: all.")] = None
+    temperature: Annotated[float, option("T", "Temperature of both models; 0 is greedy.")] = 1.0
+    top_k: Annotated[int | None, option("N", "Keep the N most probable tokens; default: all.")] = None
+    top_p: Annotated[float | None, option("P", "Keep the most probable tokens of total mass P; default: all.")] = None
+    seed: Annotated[int, option("S", "Seed of all random draws.")] = 0
+    device: Annotated[str, option("D", "auto, cpu, cuda, cuda:1, ...")] = "auto"
+    device_map: Annotated[str | None, option("MAP", "auto spreads the models over all devices (accelerate).")] = None
+    dtype: Annotated[str, option("T", "Number type of the models: auto, float32, bfloat16, float16.")] = "auto"
     explicit: frozenset[str] = frozenset()
 
     @property

@@ -1,4 +1,4 @@
-"""Options that several commands share, and dataclasses of options as parameters of a command."""
+"""How options are declared: one line each, or as fields of a dataclass that several commands share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+
+
+def option(metavar: str, help: str, *names: str) -> Any:
+    """An option with a value, for use in ``Annotated``."""
+    return typer.Option(*names, metavar=metavar, help=help)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option without a value, for use in ``Annotated``."""
+    return typer.Option(name, help=help)
+
+
+Problem = Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file, or the name of a built-in example.")]
+Normalize = Annotated[bool, flag("--normalize", "Divide every row of the problem by its sum.")]
+Jobs = Annotated[int, option("N", "Number of local processes (joblib).")]
 
 
 def integer(text: str) -> int:
@@ -30,48 +46,50 @@ def number(text: str) -> float:
     return value
 
 
-Problem = Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file, or the name of a built-in example.")]
-Normalize = Annotated[bool, typer.Option("--normalize", help="Divide every row of the problem by its sum.")]
-Json = Annotated[
-    str | None, typer.Option(metavar="FILE|-", help="Write the results as JSON to a file, or to standard output (-).")
-]
-Plot = Annotated[str | None, typer.Option(metavar="FILE", help="Draw the results: a file .png, .svg or .pdf.")]
-Jobs = Annotated[int, typer.Option(metavar="N", parser=integer, help="Number of local processes (joblib).")]
-
-
 def expand(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn every parameter of ``command`` that is a dataclass into one option for each field of the dataclass.
+    """Make a function with annotated parameters one that typer can call.
 
-    The fields are annotated like parameters of a typer command. A field ``explicit`` is no option: it is set to the
-    names of the fields that the user gave on the command line.
+    A parameter that is a dataclass becomes one option for each of its fields, annotated like parameters. A field
+    ``explicit`` is no option: it receives the names of the fields that were given on the command line. Values of
+    options of type int and float are parsed by `integer` and `number`.
     """
     hints = get_type_hints(command, include_extras=True)
+    bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = [inspect.Parameter("typer_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    bundles: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        if not is_dataclass(hints[name]):
+        if name not in bundles:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
-        bundles[name] = hints[name]
         types = get_type_hints(hints[name], include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name]
-            )
-            for field in fields(hints[name])
-            if field.name != "explicit"
-        ]
-    if not bundles:
-        return command
+        for field in fields(hints[name]):
+            if field.name != "explicit":
+                parameters.append(
+                    parameters[0].replace(name=field.name, default=field.default, annotation=types[field.name])
+                )
+    for parameter in parameters[1:]:
+        kind, info = get_args(parameter.annotation)
+        info.parser = {int: integer, float: number}.get(next(iter(get_args(kind)), kind), info.parser)
 
     @wraps(command)
     def run(typer_context: typer.Context, **values: Any) -> None:
+        sources = {name: typer_context.get_parameter_source(name) for name in values}
         for name, bundle in bundles.items():
             own = {field.name: values.pop(field.name) for field in fields(bundle) if field.name != "explicit"}
-            explicit = {key for key in own if getattr(typer_context.get_parameter_source(key), "name", "") != "DEFAULT"}
-            values[name] = bundle(**own, explicit=frozenset(explicit))
+            if hasattr(bundle, "explicit"):
+                own["explicit"] = frozenset(key for key in own if getattr(sources[key], "name", "DEFAULT") != "DEFAULT")
+            values[name] = bundle(**own)
         command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+class CommandWithVerifiers(TyperCommand):
+    """A command whose help ends with a list of the verifiers: the name and one line for each."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from lpverify.verifiers import names, verifier
+
+        with formatter.section("Verifiers"):
+            formatter.write_dl([(name, verifier(name).help) for name in names()])

@@ -1,29 +1,92 @@
-"""Where results go: a path is checked before the work starts, JSON goes to a file or to standard output."""
+"""Where results go: paths are checked before the work starts, and files are written whole at the end."""
 
 from __future__ import annotations
 
-import json
+import json as _json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, is_dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from lpverify import errors
+from lpverify.cli.options import option
 from lpverify.files import write_whole
 
 STDOUT = "-"
 PICTURES = ("png", "svg", "pdf")
 
 
+@dataclass(frozen=True)
+class Output:
+    """Results as a table, and as JSON: instead of the table on standard output, or beside it in a file."""
+
+    json: Annotated[str | None, option("FILE|-", "Write JSON to a file, or to standard output (-).")] = None
+
+    def check(self) -> None:
+        """Raise InputError now for what could not be written at the end."""
+        check_writable("--json", self.json)
+
+    def write(self, document: dict[str, Any], show: Callable[[], None]) -> None:
+        """Write ``document`` as JSON if asked for; call ``show`` unless standard output is JSON."""
+        if self.json is not None:
+            write_json(self.json, document)
+        if self.json != STDOUT:
+            show()
+
+
+@dataclass(frozen=True)
+class OutputAndPlot(Output):
+    """`Output` and a picture."""
+
+    plot: Annotated[str | None, option("FILE", "Draw the results to a .png, .svg or .pdf file.")] = None
+
+    def check(self) -> None:
+        """Raise InputError now for what could not be written or drawn at the end."""
+        super().check()
+        if self.plot is None:
+            return
+        if self.plot == STDOUT or self._kind not in PICTURES:
+            raise errors.fail("--plot", got=self.plot, expected="a file name that ends in .png, .svg or .pdf")
+        check_writable("--plot", self.plot)
+        if self.json not in (None, STDOUT) and os.path.realpath(str(self.json)) == os.path.realpath(self.plot):
+            raise errors.fail("--plot", got=self.plot, expected="another file than --json")
+        errors.need("--plot", "matplotlib", extra="plot")
+
+    @property
+    def _kind(self) -> str:
+        return str(self.plot).rpartition(".")[2].lower()
+
+    def draw(self, figure: Callable[[], Any]) -> None:
+        """Write the picture if asked for; call this before `write`."""
+        if self.plot is not None:
+            from lpverify.report.plots import render
+
+            write_whole(self.plot, render(figure(), self._kind))
+
+
 def check_writable(option: str, path: str | None, *, stdout: bool = True) -> None:
     """Raise InputError now if ``path`` could not be written later. None passes, and so does ``-`` if ``stdout``."""
     if path is None or (path == STDOUT and stdout):
         return
-    if path == STDOUT:
-        raise errors.fail(option, got=path, expected="a file name")
+    if path in (STDOUT, ""):
+        raise errors.fail(option, got=path or "''", expected="a file name")
     try:
-        _try(Path(os.path.realpath(path)), option, path)
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise errors.fail(option, got=f"the directory {path}", expected="a file name")
+        if not target.parent.is_dir():
+            expected = f"a file in a directory that exists ({target.parent} does not)"
+            raise errors.fail(option, got=path, expected=expected)
+        if target.exists() and not os.access(target, os.W_OK):
+            raise errors.fail(option, got=f"{path}, which is write-protected", expected="a path that can be written")
+        if target.is_file() or not target.exists():
+            handle, name = tempfile.mkstemp(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent)
+            os.close(handle)
+            os.unlink(name)
     except errors.InputError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -31,37 +94,19 @@ def check_writable(option: str, path: str | None, *, stdout: bool = True) -> Non
         raise errors.fail(option, got=f"{path} ({reason})", expected="a path that can be written") from error
 
 
-def _try(target: Path, option: str, path: str) -> None:
-    if not path or target.is_dir():
-        raise errors.fail(option, got=repr(path) if not path else f"the directory {path}", expected="a file name")
-    if not target.parent.is_dir():
-        raise errors.fail(option, got=path, expected=f"a file in a directory that exists ({target.parent} does not)")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise errors.fail(option, got=f"{path}, which is write-protected", expected="a path that can be written")
-    if target.is_file() or not target.exists():
-        handle, name = tempfile.mkstemp(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent)
-        os.close(handle)
-        os.unlink(name)
-
-
-def check_plot(plot: str | None, json: str | None) -> str | None:
-    """The format that the file name of a picture asks for; refuses now what could not be drawn later."""
-    if plot is None:
-        return None
-    kind = plot.rpartition(".")[2].lower()
-    if plot == STDOUT or kind not in PICTURES:
-        raise errors.fail("--plot", got=plot, expected="a file name that ends in .png, .svg or .pdf")
-    check_writable("--plot", plot)
-    if json is not None and json != STDOUT and os.path.realpath(json) == os.path.realpath(plot):
-        raise errors.fail("--plot", got=plot, expected="another file than --json")
-    errors.need("--plot", "matplotlib", extra="plot")
-    return kind
-
-
 def write_json(path: str, data: dict[str, Any]) -> None:
-    """``data`` as JSON to a file, or to standard output for ``-``."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Write ``data`` as JSON to a file, or to standard output for ``-``; Fractions become floats."""
+    text = _json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
     else:
         write_whole(path, text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Fraction):
+        return float(value)
+    return value.tolist()  # a numpy array or number

@@ -1,92 +1,58 @@
-"""What is shown while work lasts, on standard error and only where that is a terminal.
-
-A solve shows itself after one second; work of known size has a bar with the time left.
-"""
+"""Progress on standard error, only where that is a terminal."""
 
 from __future__ import annotations
 
 import threading
-import time
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
-from rich import progress
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-
-from lpverify.core.results import RefinementStep
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 DELAY = 1.0
-"""Seconds before anything is shown."""
+"""Seconds before `waiting` shows anything."""
 
 
-class SolveProgress:
-    """Context manager; give `round` and `stage` to what does the work."""
+@contextmanager
+def waiting(title: str, console: Console | None = None, delay: float = DELAY) -> Iterator[Callable[[str], None]]:
+    """Show ``title``, the elapsed time and the latest message, for work that lasts longer than ``delay`` seconds.
 
-    def __init__(self, title: str, console: Console | None = None, delay: float = DELAY) -> None:
-        self._title, self._delay = title, delay
-        self._console = console or Console(stderr=True)
-        self._start = time.perf_counter()
-        self._rounds, self._stage = 0, "starting"
-        self._last: RefinementStep | None = None
-        self._live: Live | None = None
-        self._timer: threading.Timer | None = None
-        self._lock = threading.Lock()
-        self._done = False
-
-    def __enter__(self) -> SolveProgress:
-        if self._console.is_terminal:
-            self._timer = threading.Timer(self._delay, self._show)
-            self._timer.daemon = True
-            self._timer.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        with self._lock:
-            self._done = True
-            if self._live is not None:
-                self._live.stop()
-
-    def round(self, latest: RefinementStep) -> None:
-        """A round of the solver ended."""
-        self._rounds, self._last = self._rounds + 1, latest
-
-    def stage(self, name: str) -> None:
-        """Another part of the work begins."""
-        self._stage = name
-
-    def __rich__(self) -> Text:
-        elapsed = time.perf_counter() - self._start
-        text = f"{self._title}: {self._stage}, {elapsed:.0f} s"
-        if self._last is not None:
-            last = self._last
-            text += (
-                f"\nround {self._rounds}, {last.bins} bins, between {last.lower_bound:.9f} and {last.upper_bound:.9f},"
-                f" gap {last.upper_bound - last.lower_bound:.1e}"
-            )
-        return Text(text)
-
-    def _show(self) -> None:
-        with self._lock:
-            if not self._done:
-                self._live = Live(self, console=self._console, transient=True, refresh_per_second=4)
-                self._live.start()
-
-
-def time_left() -> progress.Progress:
-    """A bar with the number done and the time left; a context manager."""
-    console = Console(stderr=True)
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
+    Yields the function that takes a message.
+    """
+    console = console or Console(stderr=True)
+    shown = Progress(
+        TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=console, transient=True
     )
+    task = shown.add_task(title, total=None)
+    timer = threading.Timer(delay, shown.start)
+    timer.daemon = True
+    if console.is_terminal:
+        timer.start()
+    try:
+        yield lambda message: shown.update(task, description=f"{title}: {message}")
+    finally:
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()  # it may be starting the display
+        if shown.live.is_started:
+            shown.stop()
+
+
+@contextmanager
+def bar(title: str, total: int | None) -> Iterator[Callable[..., None]]:
+    """Show a bar with the time left.
+
+    Yields its update function: keywords ``advance``, ``completed``, ``total`` and ``description``.
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
+        yield partial(shown.update, shown.add_task(title, total=total))

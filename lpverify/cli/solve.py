@@ -2,58 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from lpverify.cli.options import integer, number
+from lpverify.cli.options import Normalize, Problem, flag, option
+from lpverify.cli.output import OutputAndPlot
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lpverify.core.results import LpSolution
+    from lpverify.core.results import LpSolution, RefinementStep
     from lpverify.exact.compare import Comparison
 
 
 def run(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file or name of an example.")],
-    paths: Annotated[
-        int, typer.Option("--paths", "-k", metavar="K", parser=integer, help="Number of i.i.d. draft paths.")
-    ],
-    algorithms: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Algorithms to compare; default: all that the size allows.")
-    ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Exact fractions; the problem must be rational.")] = False,
-    json: Annotated[str | None, typer.Option(metavar="FILE|-", help="Write JSON to a file, or - for stdout.")] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the gaps: .png, .svg or .pdf.")] = None,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Rescale rows that do not sum to 1.")] = False,
-    method: Annotated[str, typer.Option(metavar="NAME", help="How to solve the multi-path LP.")] = "auto",
-    tolerance: Annotated[float, typer.Option(metavar="G", parser=number, help="Certified gap to stop at.")] = 1e-9,
+    *,
+    problem: Problem,
+    paths: Annotated[str, option("K", "Number of i.i.d. draft paths; several as in 1,2,4 or 1..8.", "--paths", "-k")],
+    algorithms: Annotated[str | None, option("A,B,...", "Verifiers; default: all that the size allows.")] = None,
+    exact: Annotated[bool, flag("--exact", "Compute in exact fractions; the problem must be rational.")] = False,
+    output: OutputAndPlot,
+    normalize: Normalize = False,
+    method: Annotated[str, option("NAME", "Method for the multi-path linear program.")] = "auto",
+    tolerance: Annotated[float, option("G", "Certified gap at which to stop, in tokens.")] = 1e-9,
     max_drafts: Annotated[
-        int | None,
-        typer.Option(metavar="N", parser=integer, help="Enumerate up to N drafts for a law error [default: 1000]."),
+        int | None, option("N", "Enumerate up to N drafts for the law error of a closed form; default: 1000.")
     ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(metavar="S", parser=number, help="Stop refining after S seconds.")
-    ] = None,
+    time_limit: Annotated[float | None, option("S", "Stop refining after S seconds; default: no limit.")] = None,
 ) -> None:
-    """The certified optimum and every algorithm's gap to it.
+    """The certified optimum, and every verifier's gap to it.
 
-    Block efficiency is the expected number of tokens per target call. The optimum is a linear program; its value comes
-    with a lower and an upper bound that are checked without the solver.
+    Block efficiency is the expected number of tokens per target call. The optimum is the value of a linear program,
+    between a lower and an upper bound that are checked without the solver. The verifier policy is the optimum, run.
+
+    With several K there is a row for every K and verifier. The JSON document lpverify/solve@1 is then that of the
+    first K, and its key by_paths lists "paths", "optimum", "algorithms" and "references" for every K.
     """
     from lpverify import errors
-    from lpverify.cli.output import STDOUT, check_plot, check_writable, write_json
-    from lpverify.cli.progress import SolveProgress
+    from lpverify.cli.progress import waiting
     from lpverify.core.problem import MAX_PATHS, VerifyProblem
     from lpverify.core.problem_files import load_problem
     from lpverify.exact import compare
 
-    check_writable("--json", json)
-    kind = check_plot(plot, json)
-    names = None if algorithms is None else compare.parse_names("--algorithms", algorithms)
-    errors.integer("--paths", paths, min=1, max=MAX_PATHS)
+    output.check()
+    names = None if algorithms is None else errors.choices("--algorithms", algorithms, compare.ALGORITHMS)
+    numbers = errors.integers("--paths", paths, min=1, max=MAX_PATHS)
     if not tolerance > 0:
         raise errors.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
@@ -62,32 +57,57 @@ def run(
         errors.integer("--max-drafts", max_drafts, min=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
     pair = loaded.pair if exact else loaded.pair.floats
-    task = VerifyProblem(pair, paths, loaded.name, loaded.description)
-    with SolveProgress(f"solving {task.name}, K = {paths}") as progress:
-        found = compare.comparison(
-            task,
-            names,
-            method=method,
-            tolerance=tolerance,
-            time_limit=time_limit,
-            exact=exact,
-            max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
-            progress=progress.round,
-            stage=progress.stage,
-        )
-    if kind is not None:
-        assert plot is not None
-        _draw(found, plot, kind)
-    if json is not None:
-        write_json(json, to_json(found, rational=loaded.pair.rational, exact=exact))
-    if json != STDOUT:
-        _print(found, exact)
+    comparisons = []
+    for num_paths in numbers:
+        with waiting(f"solving {loaded.name}, K = {num_paths}") as say:
+            steps = count(1)
+
+            def progress(latest: RefinementStep) -> None:
+                bounds = f"between {latest.lower_bound:.9f} and {latest.upper_bound:.9f}"
+                say(f"refinement step {next(steps)}, {latest.bins} bins, {bounds}")  # noqa: B023
+
+            comparisons.append(
+                compare.comparison(
+                    VerifyProblem(pair, num_paths, loaded.name, loaded.description),
+                    names,
+                    method=method,
+                    tolerance=tolerance,
+                    time_limit=time_limit,
+                    exact=exact,
+                    max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
+                    progress=progress,
+                    stage=say,
+                )
+            )
+    output.draw(lambda: _figure(comparisons))
+    document = to_json(comparisons, rational=loaded.pair.rational, exact=exact)
+    output.write(document, lambda: _print(comparisons, exact))
 
 
-def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str, Any]:
-    """The document ``lpverify/solve@1``; ``exact`` adds fractions as "num/den"."""
-    problem = comparison.problem
-    pair = problem.pair
+def to_json(comparisons: Sequence[Comparison], *, rational: bool, exact: bool) -> dict[str, Any]:
+    """The document ``lpverify/solve@1``; ``exact`` adds fractions as "num/den", several K the key ``by_paths``."""
+    by_paths = [_entry(comparison, exact) for comparison in comparisons]
+    problem = comparisons[0].problem
+    document = {
+        "schema": "lpverify/solve@1",
+        "problem": {
+            "name": problem.name,
+            "vocab_size": problem.pair.vocab_size,
+            "depth": problem.pair.depth,
+            "paths": problem.num_paths,
+            "nodes": problem.pair.nodes,
+            "rational": rational,
+        },
+        **by_paths[0],
+    }
+    if len(comparisons) > 1:
+        numbers = [comparison.problem.num_paths for comparison in comparisons]
+        document["by_paths"] = [{"paths": k, **entry} for k, entry in zip(numbers, by_paths, strict=True)]
+    return document
+
+
+def _entry(comparison: Comparison, exact: bool) -> dict[str, Any]:
+    """What a document says about one K."""
     rows = []
     for result in comparison.results:
         row: dict[str, Any] = {
@@ -104,15 +124,6 @@ def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str,
             row["block_efficiency_exact"] = _fraction(result.exact)
         rows.append(row)
     return {
-        "schema": "lpverify/solve@1",
-        "problem": {
-            "name": problem.name,
-            "vocab_size": pair.vocab_size,
-            "depth": pair.depth,
-            "paths": problem.num_paths,
-            "nodes": pair.nodes,
-            "rational": rational,
-        },
         "optimum": {
             "single_path": _solution(comparison.single_path, exact),
             "multi_path": _solution(comparison.multi_path, exact),
@@ -126,21 +137,12 @@ def to_json(comparison: Comparison, *, rational: bool, exact: bool) -> dict[str,
 
 
 def _solution(solution: LpSolution, exact: bool) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "block_efficiency": solution.value,
-        "lower_bound": solution.lower_bound,
-        "upper_bound": solution.upper_bound,
-        "status": solution.status,
-        "method": solution.method,
-        "seconds": solution.seconds,
-    }
+    names = ("lower_bound", "upper_bound", "status", "method", "seconds")
+    data: dict[str, Any] = {"block_efficiency": solution.value} | {name: getattr(solution, name) for name in names}
     if exact:
         lower, upper = solution.exact_bounds or (None, None)
-        data |= {
-            "block_efficiency_exact": _fraction(solution.exact),
-            "lower_bound_exact": _fraction(lower),
-            "upper_bound_exact": _fraction(upper),
-        }
+        values = {"block_efficiency": solution.exact, "lower_bound": lower, "upper_bound": upper}
+        data |= {f"{name}_exact": _fraction(value) for name, value in values.items()}
     return data
 
 
@@ -150,48 +152,68 @@ def _fraction(value: Fraction | None) -> str | None:
     return None if value is None else quotient(value)
 
 
-def _draw(comparison: Comparison, path: str, kind: str) -> None:
-    from lpverify.files import write_whole
+def _figure(comparisons: Sequence[Comparison]) -> Any:
+    """Gaps to the optimum for one K, lines over K for several."""
+    import pandas as pd
+
     from lpverify.report import plots
 
-    problem, best = comparison.problem, comparison.multi_path
-    frame = comparison.frame()
-    fig, ax = plots.figure(len(frame))
-    size = f"V = {problem.pair.vocab_size}, L = {problem.pair.depth}, K = {problem.num_paths}"
-    title = f"Gap to the optimum: {problem.name}, {size}"
-    plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=title)
-    write_whole(path, plots.render(fig, kind))
+    problem, best = comparisons[0].problem, comparisons[0].multi_path
+    frame = pd.concat([comparison.frame() for comparison in comparisons], ignore_index=True)
+    fig, ax = plots.figure(len(frame) // len(comparisons))
+    size = f"{problem.name}, V = {problem.pair.vocab_size}, L = {problem.pair.depth}"
+    if len(comparisons) > 1:
+        plots.against_paths(frame, ax, title=f"Tokens per target call: {size}")
+    else:
+        title = f"Gap to the optimum: {size}, K = {problem.num_paths}"
+        plots.gaps(frame, ax, bounds=(best.lower_bound, best.upper_bound), title=title)
+    return fig
 
 
-def _print(comparison: Comparison, exact: bool) -> None:
+def _print(comparisons: Sequence[Comparison], exact: bool) -> None:
+    import pandas as pd
+
     from lpverify.report import tables
 
-    problem, pair = comparison.problem, comparison.problem.pair
-    paths = "1 path" if problem.num_paths == 1 else f"{problem.num_paths} paths"
-    print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {paths}")
-    optima = tables.solutions({"single-path": comparison.single_path, "multi-path": comparison.multi_path})
-    frame = comparison.frame()
-    unresolved = frame["gap"].abs() <= comparison.multi_path.gap  # not told from 0 by the certified bounds
-    frame.loc[unresolved, ["gap", "relative_gap"]] = 0.0
-    order = frame["block_efficiency"].round(9).sort_values(ascending=False, kind="stable").index  # rounding keeps ties
+    problem, pair, several = comparisons[0].problem, comparisons[0].problem.pair, len(comparisons) > 1
+    paths = {
+        c.problem.num_paths: "1 path" if c.problem.num_paths == 1 else f"{c.problem.num_paths} paths"
+        for c in comparisons
+    }
+    numbers = ", ".join(map(str, paths)) + " paths" if several else paths[problem.num_paths]
+    print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {numbers}")
+    optima = {"single-path": comparisons[0].single_path}
+    frames = []
+    for comparison in comparisons:
+        optima[paths[comparison.problem.num_paths] if several else "multi-path"] = comparison.multi_path
+        frame = comparison.frame()
+        unresolved = frame["gap"].abs() <= comparison.multi_path.gap  # 0 as far as the certified bounds can tell
+        frame.loc[unresolved, ["gap", "relative_gap"]] = 0.0
+        ranks = frame["block_efficiency"].round(9)  # rounding keeps ties in order
+        frames.append(frame.loc[ranks.sort_values(ascending=False, kind="stable").index])
+    rows = pd.concat(frames, ignore_index=True) if several else frames[0].drop(columns="paths")
+    title = "Tokens per target call" + ("" if several else f" with {numbers}") + ", and the gap to the optimum"
     tables.show(
-        tables.frame_table(optima.drop(columns="block_efficiency"), title="Optimal tokens per target call"),
         tables.frame_table(
-            frame.loc[order].drop(columns="paths"),
-            title=f"Tokens per target call with {paths}, and the gap to the optimum",
+            tables.solutions(optima).drop(columns="block_efficiency"), title="Optimal tokens per target call"
         ),
+        tables.frame_table(rows, title=title),
     )
-    if exact:
-        tables.show(_exact_table(comparison))
-    best = comparison.multi_path
-    if best.status != "optimal":
-        print(f"status {best.status}: the optimum, and so every gap, may be larger by up to {best.gap:.1e}.")
-    for result in comparison.results:
-        if result.refused:
-            print(f"{result.name} refused: {result.refused}")
+    for comparison in comparisons:
+        suffix = f" (K = {comparison.problem.num_paths})" if several else ""
+        if exact:
+            tables.show(_exact_table(comparison, suffix))
+        best = comparison.multi_path
+        if best.status != "optimal":
+            print(
+                f"status {best.status}{suffix}: the optimum, and so every gap, may be larger by up to {best.gap:.1e}."
+            )
+        for result in comparison.results:
+            if result.refused:
+                print(f"{result.name} refused{suffix}: {result.refused}")
 
 
-def _exact_table(comparison: Comparison) -> Table:
+def _exact_table(comparison: Comparison, suffix: str) -> Table:
     """Fractions, the optima first."""
     from lpverify.report import tables
 
@@ -204,4 +226,6 @@ def _exact_table(comparison: Comparison) -> Table:
             rows += [(f"{name} lower bound", lower), (f"{name} upper bound", upper)]
     rows += [(result.name, result.exact) for result in comparison.results if not result.refused]
     cells = [(name, tables.fraction(value)) for name, value in rows]
-    return tables.table(("exact", "tokens per target call"), cells, caption="all digits of long fractions: --json")
+    return tables.table(
+        (f"exact{suffix}", "tokens per target call"), cells, caption="all digits of long fractions: --json"
+    )

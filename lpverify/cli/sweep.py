@@ -24,7 +24,7 @@ def run(
     ] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Compute rows again that failed.")] = False,
 ) -> None:
-    """Every algorithm on many problems; a rerun goes on where the last one stopped.
+    """Every algorithm on many problems; interrupted runs resume.
 
     One JSON object a line: what it depends on, block efficiency, gap to the optimum, bounds, error if it failed,
     versions. Example of a configuration:
@@ -77,17 +77,16 @@ def run(
 
 
 def _run(tasks: Sequence[Task], output: str, jobs: int, dask: str | None, retry: bool) -> Outcome:
-    from lpverify.cli.progress import time_left
+    from lpverify.cli.progress import bar
     from lpverify.sweep.run import run_sweep
 
-    with time_left() as progress:
-        bar = progress.add_task("rows", total=None)
+    with bar("rows", None) as update:
         return run_sweep(
             tasks,
             output,
             jobs=jobs,
             dask=dask,
             retry=retry,
-            begin=lambda done, total: progress.update(bar, total=total, completed=done),
-            advance=lambda rows: progress.advance(bar, rows),
+            begin=lambda done, total: update(total=total, completed=done),
+            advance=lambda rows: update(advance=rows),
         )
