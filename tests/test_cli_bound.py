@@ -94,11 +94,11 @@ def test_a_prompt_is_measured_alike_in_any_company(capsys: pytest.CaptureFixture
     [
         (["--paths", ""], "--paths: got '', expected integers >= 1 separated by commas"),
         (["--paths", "1,x"], "--paths: got '1,x'"),
-        (["--depth", "4,0"], "--depth: got '4,0'"),
+        (["--depth", "4,0"], "--depth: got 0, expected an integer >= 1"),
         (["--depth", "1.5"], "--depth: got '1.5'"),
         (["--algorithms", "policy"], "--algorithms: got 'policy', expected one of token, bv"),
         (["--algorithms", "autoregressive"], "--algorithms: got 'autoregressive'"),
-        (["--algorithms", ","], "--algorithms: got ','"),
+        (["--algorithms", ","], "--algorithms: got none, expected one or more of token"),
         (["--contexts", "0"], "contexts: got 0"),
         (["--stride", "no"], "got 'no', expected an integer"),
         (["--temperature", "-1"], "temperature: got -1.0"),
