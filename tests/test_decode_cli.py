@@ -87,7 +87,7 @@ def test_rerun_goes_on_and_refuses_other_settings(capsys: pytest.CaptureFixture[
         (["--temperature", "hot"], "hot"),
         (["--top-p", "2"], "top-p: got 2.0"),
         (["--prompts", "D"], "prompt: got token 'D'"),
-        (["--prompts", "none.jsonl"], "prompts none.jsonl: got No such file"),
+        (["--prompts", "none.jsonl"], "none.jsonl: got No such file"),
         (["--target", "./none"], "model ./none: got no such folder"),
         (["--draft", "skewed-3"], "token '0' with id 0 in the draft, None in the target"),
         (["--device", "abacus"], "--device: got abacus"),

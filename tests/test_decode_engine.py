@@ -260,7 +260,10 @@ def test_prompts_from_text_and_files(tmp_path: Path) -> None:
     assert [prompt.text for prompt in load_prompts(str(lines))] == ["a", "b", "c", "a"]
     assert len({prompt.key for prompt in load_prompts(str(lines))}) == 4
     assert load_prompts(str(lines), 2) == load_prompts(str(lines))[:2]
-    assert [prompt.text for prompt in load_prompts("once upon")] == ["once upon"]
+    for source in ("once upon", "word " * 100, "a\0b"):  # the second is too long for a file name
+        assert [prompt.text for prompt in load_prompts(source)] == [source]
+    lines.write_text('{"text": "two\u2028lines"}\n', encoding="utf-8")  # no end of a line of JSON
+    assert [prompt.text for prompt in load_prompts(str(lines))] == ["two\u2028lines"]
     text = tmp_path / "one.txt"
     text.write_text("whole\nfile")
     assert [prompt.text for prompt in load_prompts(str(text))] == ["whole\nfile"]

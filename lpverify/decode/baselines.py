@@ -74,38 +74,28 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
         raise errors.fail("assisted", got="one model as target and draft", expected="two")
     prompt = torch.tensor([request.tokens], device=target.device)
     watch = Stopwatch(target.device)
-    started: list[int] = []  # tokens in the target's cache when each of its calls began
-
-    def target_begins(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        started.append(int(kwargs[target.argument].get_seq_length()))
-
-    seed = Keys(settings.seed, request.key).bits(0, Role.OTHER) >> 1
+    cached: list[int] = []  # tokens in the target's cache at the beginning of each target pass
+    drafting: dict[str, Any] = {"num_assistant_tokens": settings.depth, "num_assistant_tokens_schedule": "constant"}
+    drafting["assistant_confidence_threshold"] = 0.0
     devices = [target.device] if target.device.type == "cuda" else []
     begin = time.perf_counter()
     with (
         torch.random.fork_rng(devices=devices),
         torch.inference_mode(),
-        _defaults(target.module, settings),
-        _defaults(draft.module, settings, **_constant_drafts(settings.depth)),
-        _timed(target.module, watch, "target"),
-        _timed(draft.module, watch, "draft"),
+        _observed(target, _configuration(settings), lambda: watch("target"), cached),
+        _observed(draft, _configuration(settings, **drafting), lambda: watch("draft"), []),
     ):
-        torch.manual_seed(seed)
-        hook = target.module.register_forward_pre_hook(target_begins, with_kwargs=True)
-        try:
-            output = target.module.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                generation_config=_configuration(settings, max_new_tokens=settings.max_new_tokens),
-                logits_processor=_filters(settings.sampling),
-                assistant_model=draft.module,
-            )
-        finally:
-            hook.remove()
+        torch.manual_seed(Keys(settings.seed, request.key).bits(0, Role.OTHER) >> 1)
+        output = target.module.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            generation_config=_configuration(settings, max_new_tokens=settings.max_new_tokens),
+            logits_processor=_filters(settings.sampling),
+            assistant_model=draft.module,
+        )
         new = output[0, prompt.shape[1] :].tolist()
-    spent = sum(watch.seconds.values())
-    watch.seconds["verify"] = max(time.perf_counter() - begin - spent, 0.0)
-    ends = [*(length + 1 for length in started[1:]), prompt.shape[1] + len(new)]
+    watch.seconds["verify"] = max(time.perf_counter() - begin - sum(watch.seconds.values()), 0.0)
+    ends = [*(length + 1 for length in cached[1:]), prompt.shape[1] + len(new)]
     committed = [end - start for start, end in zip([prompt.shape[1], *ends[:-1]], ends, strict=True)]
     rounds = [RoundRecord(settings.depth, settings.depth, min(n - 1, settings.depth), n) for n in committed]
     for record in rounds:
@@ -143,39 +133,24 @@ def _filters(sampling: Sampling) -> Any:
     return filters
 
 
-def _constant_drafts(depth: int) -> dict[str, Any]:
-    """Defaults of the draft, from which the library takes the number of tokens to draft."""
-    return {
-        "num_assistant_tokens": depth,
-        "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
-    }
-
-
 @contextmanager
-def _defaults(module: Any, settings: Settings, **further: Any) -> Iterator[None]:
-    original = module.generation_config
-    module.generation_config = _configuration(settings, **further)
-    try:
-        yield
-    finally:
-        module.generation_config = original
+def _observed(model: TransformersModel, defaults: Any, stage: Callable[[], Any], cached: list[int]) -> Iterator[None]:
+    """Replace the model's generation defaults, time its calls, and note the length of its cache before each."""
+    module, running, original = model.module, [], model.module.generation_config
 
-
-@contextmanager
-def _timed(module: Any, watch: Stopwatch, stage: str) -> Iterator[None]:
-    running: list[Any] = []
-
-    def before(*_: Any) -> None:
-        running.append(watch(stage))
+    def before(_module: Any, _arguments: Any, options: dict[str, Any]) -> None:
+        cached.append(int(options[model.argument].get_seq_length()))
+        running.append(stage())
         running[-1].__enter__()
 
     def after(*_: Any) -> None:
         running.pop().__exit__(None, None, None)
 
-    hooks = [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
+    hooks = [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
+    module.generation_config = defaults
     try:
         yield
     finally:
+        module.generation_config = original
         for hook in hooks:
             hook.remove()

@@ -37,7 +37,6 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     device_map: str | None = None,
-    attention: str | None = None,
 ) -> tuple[Model, Tokenizer]:
     """A model and its tokenizer by name.
 
@@ -49,7 +48,6 @@ def load_model(
         dtype: ``auto`` (float32 on the CPU, else the checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
         device: ``auto`` (CUDA if there is one, else the CPU) or a device of torch.
         device_map: as in transformers, to spread a model over several devices.
-        attention: ``sdpa`` or ``eager``.
 
     Raises:
         InputError: with the reason, if the model does not exist or cannot be used for verification.
@@ -62,18 +60,14 @@ def load_model(
     if table.is_problem(name):
         return table.load(name, role, chosen)
     if kind not in BUNDLED:
-        return transformer.load(name, dtype=dtype, device=chosen, device_map=device_map, attention=attention)
-    options: dict[str, Any] = {"device": str(chosen), "dtype": transformer.resolve_dtype(dtype, chosen)}
-    if options["dtype"] == "auto":
-        options["dtype"] = torch.float32
+        return transformer.load(name, dtype=dtype, device=chosen, device_map=device_map)
+    number_type = transformer.resolve_dtype("float32" if dtype == "auto" else dtype, chosen)
     if kind == "tiny":
-        module, tokenizer = load_tiny(role, **options)
+        module, tokenizer = load_tiny(role, dtype=number_type, device=str(chosen))
     else:
         from lpverify.decode.smollm2 import load_smollm2
 
-        module, tokenizer = load_smollm2(role, draft=variant or "near", **options)
-    if attention is not None:
-        module.set_attn_implementation(attention)
+        module, tokenizer = load_smollm2(role, draft=variant or "near", dtype=number_type, device=str(chosen))
     return transformer.wrap(f"{name} {role}", module, tokenizer)
 
 

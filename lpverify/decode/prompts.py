@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from lpverify import errors
+from lpverify.files import read_text
 
 FIELDS = ("question", "prompt", "problem", "text")
 """Names of the field with the prompt in a line of JSON; the first one present counts."""
@@ -43,7 +44,7 @@ def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
     """
     if source in SETS:
         texts = _from_hub(source, limit)
-    elif source.endswith(".jsonl") or Path(source).is_file():
+    elif source.endswith(".jsonl") or os.path.isfile(source):
         texts = _from_file(source)
     else:
         texts = [source]
@@ -70,30 +71,24 @@ def keyed(texts: list[str]) -> list[Prompt]:
 
 
 def _from_file(path: str) -> list[str]:
-    try:
-        content = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise errors.fail(f"prompts {path}", got=reason, expected="a readable text file") from error
+    content = read_text(path, "a text file of prompts")
     if not path.endswith(".jsonl"):
         return [content]
     texts = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip():
-            texts.append(_text_of(line, f"{path} line {number}"))
+    for number, line in enumerate(content.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path} line {number}"
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise errors.fail(where, got=str(error), expected="a JSON object") from error
+        values = [entry[name] for name in FIELDS if isinstance(entry, dict) and name in entry]
+        if not values or not isinstance(values[0], str):
+            got = f"fields {', '.join(entry)}" if isinstance(entry, dict) and not values else "no text"
+            raise errors.fail(where, got=got, expected="text in a field " + ", ".join(FIELDS))
+        texts.append(values[0])
     return texts
-
-
-def _text_of(line: str, where: str) -> str:
-    try:
-        entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise errors.fail(where, got=f"{error.msg} at column {error.colno}", expected="a JSON object") from error
-    values = [entry[name] for name in FIELDS if isinstance(entry, dict) and name in entry]
-    if not values or not isinstance(values[0], str):
-        got = f"fields {', '.join(entry)}" if isinstance(entry, dict) and not values else "no text"
-        raise errors.fail(where, got=got, expected="text in a field " + ", ".join(FIELDS))
-    return values[0]
 
 
 def _from_hub(name: str, limit: int | None) -> list[str]:

@@ -227,12 +227,12 @@ def resolve_dtype(dtype: str, device: torch.device) -> Any:
 
 
 def load(
-    name: str, *, dtype: str, device: torch.device, device_map: str | None, attention: str | None
+    name: str, *, dtype: str, device: torch.device, device_map: str | None
 ) -> tuple[TransformersModel, TransformersTokenizer]:
     """A model from a local folder or a hub id. Raises InputError if it does not load or cannot be used."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise errors.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
-    options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device), "attn_implementation": attention or "sdpa"}
+    options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device), "attn_implementation": "sdpa"}
     if device_map is not None:
         options["device_map"] = device_map
     try:
