@@ -1,25 +1,24 @@
 """Predicted against measured tokens per second, on one pair.
 
-    python experiments/advise_check.py --pair tiny --records tiny.jsonl      measure (a rerun goes on), store, print
+    python experiments/advise_check.py --pair tiny --records tiny.jsonl      measure (interrupted runs resume), store
     python experiments/advise_check.py --pair smollm2 --chat --prompts gsm8k.jsonl --new-tokens 48 --records s.jsonl
     python experiments/advise_check.py --print                               print the tables of the stored data
 
-For each prompt, one after the other so that a slow spell of the machine meets all three alike:
+On each prompt, one after the other so that a slow spell of the machine affects all three alike:
 
 1. block efficiency of every algorithm, K and L, twice: of whole runs (`lpverify advise` without a document), and as the
-   mean over evenly spread contexts (`lpverify bound`), which is not quite what a decoder sees (`decode.renewal`);
+   mean over evenly spread contexts (`lpverify bound`), which is not quite what a decoder sees (`studies.rounds`);
 2. seconds of the parts of a round after one context (`lpverify advise`);
 3. decoding with every algorithm at every K and L: tokens per second as measured.
 
-From 1 and 2 tokens per second are predicted as ``lpverify advise`` does it; 3 is only compared with. What is stored are
+Parts 1 and 2 predict tokens per second as ``lpverify advise`` does; part 3 is what they are compared with. Stored are
 rows with both, and the (K, L) that would have been recommended beside the one that was fastest. With ``--cpu-time`` all
-seconds are the process's own (run it with one thread), for a machine that others use at the same time.
+seconds are processor time of this process (run it with one thread), for a machine that other programs use as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -27,52 +26,57 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
+
+from experiments.figures import figures
 from experiments.figures.real_prompts import CODE
 from lpverify.decode import engine, metrics
 from lpverify.decode.metrics import STAGES, Generation, ratio, summarize
 from lpverify.decode.prompts import Prompt, keyed, load_prompts
 from lpverify.decode.sampling import Sampling
-from lpverify.files import JsonLines, provenance, write_whole
-from lpverify.studies import bound, costs
-from lpverify.studies import rounds as renewal
+from lpverify.files import JsonLines, provenance
+from lpverify.studies import bound, costs, rounds
 from lpverify.studies.cost_files import parse_costs, read_cells
 from lpverify.studies.session import OpenPair, open_pair
 from lpverify.studies.throughput import Prediction, predict, with_full_acceptance
-from lpverify.verifiers import verifier
+from lpverify.verifiers import names, verifier
 
-DATA = Path(__file__).parent.parent / "paper_figs" / "advise.json"
+FOLDER = Path(__file__).parent.parent / "paper_figs"
+FIGURE = "advise"
+KEYS = ("among", "predicted_best", "measured_best")
+ALGORITHMS = tuple(name for name in names(closed_form=True) if name not in ("token", "tgbv"))
+"""Those that are decoded at every K and L; the token rule and TGBV are left out to save time."""
 SCHEMA = "lpverify/advise-record@1"
 Line = dict[str, Any]
 
 
-def run_settings(pair: OpenPair, options: argparse.Namespace) -> renewal.RunSettings:
+def run_settings(pair: OpenPair, options: argparse.Namespace) -> rounds.RunSettings:
     """Of the predicted runs: as long as the decoded ones, other texts."""
     stride = max(options.new_tokens // options.contexts, 1)
     shape = (tuple(options.paths), tuple(options.depths), options.new_tokens, stride)
-    return renewal.RunSettings(*shape, Sampling(options.temperature), 1, pair.tokenizer.eos)
+    return rounds.RunSettings(*shape, Sampling(options.temperature), 1, pair.tokenizer.eos)
 
 
 def measure_prompt(pair: OpenPair, prompt: Prompt, number: int, options: argparse.Namespace) -> Line:
     """All three parts on one prompt."""
     sampling = Sampling(options.temperature)
     [request] = pair.requests([prompt], chat=options.chat)
-    names = options.algorithms
-    checked = {name: verifier(name) for name in names}
+    checked = {name: verifier(name) for name in options.algorithms}
     whole = run_settings(pair, options)
     shape = (whole.num_paths, whole.depths, options.contexts, whole.stride, sampling, whole.seed, whole.eos)
-    found = bound.measure(pair.models, checked, request, bound.BoundSettings(*shape))
-    runs = renewal.measure(pair.models, checked, request, whole)
+    spread = bound.measure(pair.models, checked, request, bound.BoundSettings(*shape))
+    runs = rounds.measure(pair.models, checked, request, whole)
     length = len(request.tokens) + options.new_tokens // 2
     context = costs.typical_contexts(pair.models, [request], 1, length, max(options.depths), sampling)
-    parts = costs.measure(pair.models, context, names, options.paths, options.depths, sampling)
+    parts = costs.measure(pair.models, context, options.algorithms, options.paths, options.depths, sampling)
     decoded = []
-    grid = [(name, k, n) for name in names for k in paths_of(name, options.paths) for n in options.depths]
+    grid = [(name, k, n) for name in options.algorithms for k in paths_of(name, options.paths) for n in options.depths]
     shift = number * 5 % len(grid)
     for name, paths, depth in (*grid[shift:], *grid[:shift]):
         settings = engine.Settings(paths, depth, sampling, options.new_tokens, 0, pair.tokenizer.eos)
         run = engine.generate(pair.models, checked[name], request, settings)
         decoded.append({"paths": paths, "depth": depth, **run.to_json()})
-    return {"request": prompt.key, "bound": asdict(found), "runs": asdict(runs), "costs": parts, "decoded": decoded}
+    return {"request": prompt.key, "bound": asdict(spread), "runs": asdict(runs), "costs": parts, "decoded": decoded}
 
 
 def paths_of(name: str, paths: Sequence[int]) -> list[int]:
@@ -81,22 +85,22 @@ def paths_of(name: str, paths: Sequence[int]) -> list[int]:
 
 
 def rows_of(
-    lines: Sequence[Line], whole: renewal.RunSettings, settings: dict[str, Any]
+    lines: Sequence[Line], whole: rounds.RunSettings, settings: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Predicted and measured, one row a cell, and the costs that the prediction is made with."""
     seconds = middle([{key: value for key, value in line["costs"].items() if key != "versions"} for line in lines])
     priced = parse_costs(seconds, "costs")
-    places = bound.summarize([bound.PromptBound.from_json(line["bound"]) for line in lines])
+    cells = bound.summarize([bound.PromptBound.from_json(line["bound"]) for line in lines])
     documents = (
-        renewal.summarize([renewal.PromptRuns.from_json(line["runs"]) for line in lines], whole),
-        {"schema": "lpverify/bound@1", "cells": places},
+        rounds.summarize([rounds.PromptRuns.from_json(line["runs"]) for line in lines], whole),
+        {"schema": "lpverify/bound@1", "cells": cells},
     )
-    of_runs, of_places = (
+    of_runs, of_contexts = (
         predict(priced, with_full_acceptance(read_cells([("measured", document | {"settings": settings})])[0]))
         for document in documents
     )
-    by_place = {(p.cell.algorithm, p.cell.paths, p.cell.depth): p for p in of_places}
-    return [row(p, by_place[p.cell.algorithm, p.cell.paths, p.cell.depth], lines) for p in of_runs], seconds
+    by_cell = {(p.cell.algorithm, p.cell.paths, p.cell.depth): p for p in of_contexts}
+    return [row(p, by_cell[p.cell.algorithm, p.cell.paths, p.cell.depth], lines) for p in of_runs], seconds
 
 
 def middle(documents: Sequence[Any]) -> Any:
@@ -106,7 +110,7 @@ def middle(documents: Sequence[Any]) -> Any:
     return documents[0] if isinstance(documents[0], str) else median(documents)
 
 
-def row(prediction: Prediction, from_places: Prediction, lines: Sequence[Line]) -> dict[str, Any]:
+def row(prediction: Prediction, from_contexts: Prediction, lines: Sequence[Line]) -> dict[str, Any]:
     """One cell: of whole runs, of evenly spread contexts, and as decoded."""
     cell = prediction.cell
     key = (cell.algorithm, cell.paths, cell.depth)
@@ -130,12 +134,12 @@ def row(prediction: Prediction, from_places: Prediction, lines: Sequence[Line]) 
         "measured": speed,
         "measured_se": error,
         "relative_error": prediction.tokens_per_second / speed - 1,
-        "predicted_from_places": from_places.tokens_per_second,
+        "predicted_from_contexts": from_contexts.tokens_per_second,
         "block_efficiency": {
             "predicted": cell.block_efficiency,
             "predicted_se": cell.se,
-            "places": from_places.cell.block_efficiency,
-            "places_se": from_places.cell.se,
+            "contexts": from_contexts.cell.block_efficiency,
+            "contexts_se": from_contexts.cell.se,
             "measured": stats.rao_blackwell,
             "measured_se": stats.rao_blackwell_se,
         },
@@ -153,11 +157,11 @@ def recommended(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     groups = {
         name: [row for row in rows if row["algorithm"] == name] for name in dict.fromkeys(r["algorithm"] for r in rows)
     }
-    found = []
+    entries = []
     for name, group in {**groups, "all": list(rows)}.items():
         advised = max(group, key=lambda row: row["predicted"])
         best = max(group, key=lambda row: row["measured"])
-        found.append({
+        entries.append({
             "among": name,
             "predicted_best": [advised["algorithm"], advised["paths"], advised["depth"]],
             "measured_best": [best["algorithm"], best["paths"], best["depth"]],
@@ -165,52 +169,45 @@ def recommended(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "measured_at_best": best["measured"],
             "loss": 1 - advised["measured"] / best["measured"],
         })  # fmt: skip
-    return found
+    return entries
 
 
 def tables(pair: dict[str, Any]) -> str:
-    """Markdown."""
-    lines = [f"### {pair['pair']}, {pair['prompts']} prompts of {pair['settings']['new_tokens']} new tokens", ""]
-    lines += ["| | K | L | predicted, /s | measured, /s | error | tokens a round, predicted | contexts | measured "
-              "| ms a round, predicted | measured |", "|---|" + "---:|" * 10]  # fmt: skip
+    """Predicted and measured for every setting, and what following the advice costs, in Markdown."""
+    settings = []
     for row in pair["rows"]:
-        value, seconds = row["block_efficiency"], row["round_seconds"]
-        sums = [1e3 * sum(seconds[side].values()) for side in ("predicted", "measured")]
-        lines.append(
-            f"| {row['algorithm']} | {row['paths']} | {row['depth']} | {row['predicted']:.1f} | {row['measured']:.1f} "
-            f"| {100 * row['relative_error']:+.0f} % | {value['predicted']:.2f} | {value['places']:.2f} "
-            f"| {value['measured']:.2f} "
-            f"| {sums[0]:.1f} | {sums[1]:.1f} |"
-        )
-    lines += ["", "| among | predicted best | measured best | lost by the advice |", "|---|---|---|---:|"]
-    for entry in pair["recommended"]:
-        places = ["{} K = {}, L = {}".format(*entry[key]) for key in ("predicted_best", "measured_best")]
-        lines.append(f"| {entry['among']} | {places[0]} | {places[1]} | {100 * entry['loss']:.1f} % |")
-    for side in ("predicted", "places"):
-        ratios = [row["block_efficiency"][side] / row["block_efficiency"]["measured"] for row in pair["rows"]]
-        name = {"predicted": "whole runs", "places": "spread contexts"}[side]
-        lines += ["", f"Tokens a round from {name}: {100 * (sum(ratios) / len(ratios) - 1):+.1f} % on average."]
+        tokens, seconds = row["block_efficiency"], row["round_seconds"]
+        settings.append({
+            "algorithm": row["algorithm"], "K": row["paths"], "L": row["depth"],
+            "predicted, /s": f"{row['predicted']:.1f}", "measured, /s": f"{row['measured']:.1f}",
+            "error": f"{100 * row['relative_error']:+.0f} %",
+            "tokens a round, predicted": f"{tokens['predicted']:.2f}", "spread contexts": f"{tokens['contexts']:.2f}",
+            "measured": f"{tokens['measured']:.2f}",
+            "ms a round, predicted": f"{1e3 * sum(seconds['predicted'].values()):.1f}",
+            "ms a round, measured": f"{1e3 * sum(seconds['measured'].values()):.1f}",
+        })  # fmt: skip
+    advice = [
+        {key: "{} K = {}, L = {}".format(*entry[key]) if key.endswith("best") else entry[key] for key in KEYS}
+        | {"loss": f"{100 * entry['loss']:.1f} %"}
+        for entry in pair["recommended"]
+    ]
     errors = sorted(abs(row["relative_error"]) for row in pair["rows"])
-    lines += ["", f"Median error of prediction {100 * median(errors):.1f} %, largest {100 * errors[-1]:.1f} %."]
-    return "\n".join(lines)
+    return "\n\n".join([
+        f"### {pair['pair']}, {pair['prompts']} prompts of {pair['settings']['new_tokens']} new tokens",
+        pd.DataFrame(settings).to_markdown(index=False, disable_numparse=True),
+        pd.DataFrame(advice).to_markdown(index=False),
+        f"Median error of prediction {100 * median(errors):.1f} %, largest {100 * errors[-1]:.1f} %.",
+    ])  # fmt: skip
 
 
-def store(path: Path, pair: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Put one pair's data into the figure's document, beside those of other pairs."""
-    pairs = json.loads(path.read_text())["data"]["pairs"] if path.exists() else []
-    pairs = sorted(
-        [*(old for old in pairs if old["pair"] != pair["pair"]), pair], key=lambda each: each["pair"] != "tiny"
-    )
-    document = {
-        "schema": "lpverify/figure@1",
-        "figure": "advise",
-        "size": "full",
-        "seconds": round(seconds, 3),
-        "provenance": dict(provenance("numpy", "scipy", "torch", "transformers")),
-        "data": {"pairs": pairs},
-    }
-    write_whole(path, (json.dumps(document, indent=1) + "\n").encode())
-    return document
+def store(folder: Path, pair: dict[str, Any], seconds: float) -> None:
+    """Put one pair's data into the figure's document, beside those of other pairs, and draw the figure."""
+    known = figures.stored(FIGURE, folder)["data"]["pairs"] if (folder / f"{FIGURE}.json").exists() else []
+    pairs = [*(old for old in known if old["pair"] != pair["pair"]), pair]
+    pairs.sort(key=lambda each: each["pair"] != "tiny")
+    made_with = provenance("numpy", "scipy", "torch", "transformers")
+    figures.store(FIGURE, folder, {"pairs": pairs}, made_with, size="full", seconds=seconds)
+    list(figures.make([FIGURE], folder))
 
 
 def integers(text: str) -> list[int]:
@@ -223,19 +220,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--prompts", help=".jsonl file or public set; default: code that is built in")
     parser.add_argument("--chat", action="store_true")
     parser.add_argument("--limit", type=int, default=8)
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=["bv", "gbv", "pbv"])
+    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(ALGORITHMS))
     parser.add_argument("--paths", type=integers, default=[1, 2, 4])
     parser.add_argument("--depths", type=integers, default=[2, 4, 8])
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--contexts", type=int, default=6)
     parser.add_argument("--new-tokens", type=int, default=96)
-    parser.add_argument("--records", type=Path, help="finished prompts; a rerun goes on")
-    parser.add_argument("--out", type=Path, default=DATA)
+    parser.add_argument("--records", type=Path, help="finished prompts; interrupted runs resume")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the figure")
     parser.add_argument("--cpu-time", action="store_true", help="seconds of this process only")
     parser.add_argument("--print", action="store_true", dest="only_print")
     options = parser.parse_args(arguments)
     if options.only_print:
-        for pair in json.loads(options.out.read_text())["data"]["pairs"]:
+        for pair in figures.stored(FIGURE, options.out)["data"]["pairs"]:
             print(tables(pair), end="\n\n")
         return
     if options.cpu_time:
@@ -252,21 +249,21 @@ def main(arguments: list[str] | None = None) -> None:
         },
         "new_tokens": options.new_tokens,
         "clock": "process" if options.cpu_time else "wall",
-        "prompts": Path(options.prompts).name,
+        "prompts": Path(options.prompts).name if options.prompts else "code",
     }
     pair = open_pair(options.pair, options.pair)
     with JsonLines(options.records, SCHEMA, settings) as lines:
-        done = {line["request"]: line for line in lines.rows}
+        finished = {line["request"]: line for line in lines.rows}
         for number, prompt in enumerate(prompts):
-            if prompt.key not in done:
-                done[prompt.key] = measure_prompt(pair, prompt, number, options)
-                lines.append(done[prompt.key])
+            if prompt.key not in finished:
+                finished[prompt.key] = measure_prompt(pair, prompt, number, options)
+                lines.append(finished[prompt.key])
                 print(f"prompt {number + 1} of {len(prompts)}: {time.perf_counter() - began:.0f} s", flush=True)
-    rows, seconds = rows_of([done[prompt.key] for prompt in prompts], run_settings(pair, options), settings)
-    found = {"pair": options.pair, "prompts": len(prompts), "settings": settings, "costs": seconds, "rows": rows}
-    found["recommended"] = recommended(rows)
-    store(options.out, found, time.perf_counter() - began)
-    print(tables(found))
+    rows, seconds = rows_of([finished[prompt.key] for prompt in prompts], run_settings(pair, options), settings)
+    result = {"pair": options.pair, "prompts": len(prompts), "settings": settings, "costs": seconds, "rows": rows}
+    result["recommended"] = recommended(rows)
+    store(options.out, result, time.perf_counter() - began)
+    print(tables(result))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ import numpy.typing as npt
 import pandas as pd
 
 import lpverify as lv
+from experiments.figures import figures
+from experiments.figures.captions import columns, markdown, pm
 from lpverify.exact.closed_form import selection_distribution
 from lpverify.files import write_whole
 from lpverify.lp.coverage import prefix_acceptance
@@ -39,6 +41,7 @@ FIGURES = Path(__file__).parent.parent / "paper_figs"
 DATA = FIGURES / "beat_pbv.json"
 Floats = npt.NDArray[np.float64]
 INSTANCES = 50
+Rows = list[dict[str, Any]]
 FAMILIES: dict[str, tuple[int, Callable[[int], lv.ModelPair]]] = {
     "unrelated draft": (3, lambda seed: lv.make.dirichlet(4, 3, seed, alpha=0.5)),
     "good draft": (3, lambda seed: lv.make.softmax(4, 3, seed, temperature=1.0, draft_noise=0.5)),
@@ -126,6 +129,8 @@ CANDIDATES: dict[str, SplitRule] = {
         coupled_split, wanted_law=partial(spared_law, back=Fraction(1)), couple=coupling
     ),
 }
+IN_README = (*tuple(CANDIDATES)[3:],)
+"""PBV and what was tried to beat it."""
 ON_TEXTS = ("TGBV", "PBV", "PBV's law, largest entropy", "EBV: half the excess back, largest entropy",
             "all the excess back, largest entropy")  # fmt: skip
 
@@ -134,7 +139,7 @@ def value(pair: lv.ModelPair, paths: int, split: SplitRule) -> float:
     return float(total(prefix_acceptance(pair.target, selection_distribution(pair, paths, split))))
 
 
-def toys() -> list[dict[str, Any]]:
+def toys() -> Rows:
     rows = []
     for family, (paths, build) in FAMILIES.items():
         for seed in range(INSTANCES):
@@ -142,13 +147,13 @@ def toys() -> list[dict[str, Any]]:
             best = lv.solve(lv.VerifyProblem(pair, paths), tolerance=1e-6).value
             for name, split in CANDIDATES.items():
                 rows.append(
-                    {"where": family, "unit": seed, "name": name, "gap": 100 * (1 - value(pair, paths, split) / best)}
+                    {"where": family, "unit": seed, "name": name, "value": 100 * (1 - value(pair, paths, split) / best)}
                 )
         print(family, flush=True)
     return rows
 
 
-def trees(paths: int) -> list[dict[str, Any]]:
+def trees(paths: int) -> Rows:
     known = json.loads((FIGURES / "real_trees.json").read_text())["rows"]
     rows = []
     for known_row in known:
@@ -158,11 +163,11 @@ def trees(paths: int) -> list[dict[str, Any]]:
         pair = lv.load_problem(str(FIGURES / ".records" / f"real_trees-{label}" / f"{file}.json")).pair
         for name, split in CANDIDATES.items():
             gap = 100 * (1 - value(pair, paths, split) / known_row["block_efficiency"])
-            rows.append({"where": f"trees of {label}", "unit": known_row["prompt"], "name": name, "gap": gap})
+            rows.append({"where": f"trees of {label}", "unit": known_row["prompt"], "name": name, "value": gap})
     return rows
 
 
-def texts(options: argparse.Namespace) -> list[dict[str, Any]]:
+def texts(options: argparse.Namespace) -> Rows:
     """Tokens per target call in contexts of the target's texts, K = 4, L = 8; one row a prompt and candidate."""
     from experiments.figures.real_prompts import prompt_sets
     from lpverify.decode.engine import Request
@@ -186,38 +191,47 @@ def texts(options: argparse.Namespace) -> list[dict[str, Any]]:
         for kind, found in (("text", cell.on_path), ("drafts", cell.block_efficiency)):
             for name in ON_TEXTS:
                 where = f"{options.target}, {kind}"
-                rows.append({"where": where, "unit": str(number), "name": name, "tokens": float(np.mean(found[name]))})
+                rows.append({"where": where, "unit": str(number), "name": name, "value": float(np.mean(found[name]))})
         print(number, flush=True)
     return rows
 
 
-def table(rows: list[dict[str, Any]], column: str, digits: int) -> str:
-    """Markdown: mean ± standard error over units (instances or prompts)."""
+def summary(rows: Rows) -> Rows:
+    """Mean and standard error over units (problems or prompts), for each group and candidate; paired with PBV."""
     frame = pd.DataFrame(rows)
-    per_unit = frame.groupby(["where", "unit", "name"], sort=False)[column].mean().unstack("name")
-    places = list(dict.fromkeys(frame["where"]))
-    lines = ["| | " + " | ".join(places) + " |", "|---|" + "---:|" * len(places)]
-    for name in dict.fromkeys(frame["name"]):
-        cells = []
-        for place in places:
-            values = per_unit.loc[place][name]
-            cell = f"{values.mean():.{digits}f} ± {values.sem():.{digits}f}"
-            if name != "PBV" and "PBV" in per_unit:
-                off = values - per_unit.loc[place]["PBV"]
-                cell += f" ({off.mean():+.{digits}f} ± {off.sem():.{digits}f})"
-            cells.append(cell)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    means: Rows = []
+    for where, part in frame.groupby("where", sort=False):
+        units = part.groupby(["unit", "name"], sort=False)["value"].mean().unstack("name")
+        for name in units.columns:
+            off = units[name] - units["PBV"]
+            row = {
+                "where": where,
+                "name": name,
+                "units": len(units),
+                "value": units[name].mean(),
+                "se": units[name].sem(),
+            }
+            means.append(row | {"off_pbv": off.mean(), "off_pbv_se": off.sem()})
+    return means
+
+
+def table(rows: Rows, digits: int) -> str:
+    """Markdown; in brackets the paired difference to PBV."""
+
+    def cell(row: Any) -> str:
+        off = "" if row.name == "PBV" else f" ({row.off_pbv:+.{digits}f} ± {row.off_pbv_se:.{digits}f})"
+        return pm(row.value, row.se, digits) + off
+
+    return markdown(columns(pd.DataFrame(rows), "{where}", cell), "")
 
 
 HEADINGS = {
     "toys": (
-        "Gap to the optimum in percent, 50 instances a family; in brackets the paired difference to PBV",
-        "gap",
+        "Gap to the optimum in percent, {units} problems in each family; in brackets the difference to PBV",
         2,
     ),
-    "trees": ("Gap to the optimum in percent on real truncated trees, K = 4, over prompts", "gap", 2),
-    "texts": ("Tokens per target call at full vocabulary, K = 4, L = 8, T = 1, over prompts", "tokens", 3),
+    "trees": ("Gap to the optimum in percent on real truncated trees, K = 4, over prompts", 2),
+    "texts": ("Tokens per target call at full vocabulary, K = 4, L = 8, T = 1, over prompts", 3),
 }
 
 
@@ -234,23 +248,33 @@ def main() -> None:
     options = parser.parse_args()
     document = json.loads(DATA.read_text()) if DATA.exists() else {}
     if options.part and not options.only_print:
-        rows = {"toys": toys, "trees": partial(trees, 4), "texts": partial(texts, options)}[options.part]()
-        new = {row["where"] for row in rows}
-        kept = [row for row in document.get(options.part, []) if row["where"] not in new]
-        for row in rows:
-            row |= {key: round(number, 6) for key, number in row.items() if isinstance(number, float)}
-        document[options.part] = kept + rows
-        parts = (
-            f'"{key}": [\n' + ",\n".join(map(json.dumps, document[key])) + "\n]" for key in HEADINGS if key in document
-        )
-        write_whole(str(DATA), ("{\n" + ",\n".join(parts) + "\n}\n").encode())
-    shown = [
-        f"{heading}.\n\n{table(document[part], column, digits)}"
-        for part, (heading, column, digits) in HEADINGS.items()
+        new = summary({"toys": toys, "trees": partial(trees, 4), "texts": partial(texts, options)}[options.part]())
+        replaced = {row["where"] for row in new}
+        document[options.part] = [row for row in document.get(options.part, []) if row["where"] not in replaced] + new
+        write(document)
+    shown = markdown_of(document)
+    write_whole(DATA.with_suffix(".md"), shown.encode())
+    print(shown, end="")
+
+
+def write(document: dict[str, Rows]) -> None:
+    """Store the means, one on each line."""
+    parts = (
+        f'"{key}": [\n' + ",\n".join(json.dumps(figures.rounded(row)) for row in document[key]) + "\n]"
+        for key in HEADINGS
+        if key in document
+    )
+    write_whole(DATA, ("{\n" + ",\n".join(parts) + "\n}\n").encode())
+
+
+def markdown_of(document: dict[str, Rows]) -> str:
+    """All tables with their headings."""
+    parts = [
+        f"{heading.format(units=document[part][0]['units'])}.\n\n{table(document[part], digits)}"
+        for part, (heading, digits) in HEADINGS.items()
         if part in document
     ]
-    write_whole(str(DATA.with_suffix(".md")), ("\n\n".join(shown) + "\n").encode())
-    print("\n\n".join(shown))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

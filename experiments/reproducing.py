@@ -1,10 +1,10 @@
-"""REPRODUCING.md: claims of the papers, what checks them, what came out.
+"""REPRODUCING.md: claims of the papers, what checks them, and the results.
 
     python experiments/reproducing.py            compute the exact checks (a minute), store them, write the tables
     python experiments/reproducing.py --write    write the tables from the data of paper_figs/ alone
     python experiments/reproducing.py --print    print what would be written
 
-Every number and every verdict on a number comes from ``paper_figs/*.json``: a gain is *reproduced* where no pair is
+Every number and every verdict on a number comes from ``paper_figs/*.json``. A gain is *reproduced* where no estimate is
 below the claim by more than two standard errors and one is above it by as much, *not reproduced* where one is below by
 that and no estimate reaches the claim, *open* where all are nearer, else *partly*.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations
@@ -25,18 +25,20 @@ from typing import Any
 import pandas as pd
 
 import lpverify as lv
-from experiments.figures.captions_real import FAST, MANY, NAMES, against, percent, pm
+from experiments.figures import figures
+from experiments.figures.captions import NAMES, columns, markdown, percent, pm
 from lpverify.files import provenance, write_whole
+from lpverify.verifiers import names
 
 ROOT = Path(__file__).parent.parent
 FIGURES, DOCUMENT = ROOT / "paper_figs", ROOT / "REPRODUCING.md"
 CHECKS = FIGURES / "claims.json"
 OPEN = "open: errors too large"
 INSTANCES = 40
-LEAST = 0.05
-"""Sun et al.: 5 to 8 %."""
-AUDITED = ("token", "bv", "nss", "specinfer", "spectr", "ot", "traversal", "gbv", "tgbv", "pbv", "ebv")
+LEAST, MANY, FAST = 0.05, 0.30, 0.15
+"""Claimed gains: BV over the token rule in wall time at least 5 %; GBV over BV 30 % in tokens, 15 % in wall time."""
 ONE_PATH = ("gbv", "tgbv", "pbv", "ebv", "traversal")
+SHARES = ("bv", "gbv", "tgbv", "pbv", "ebv")
 PAPERS = {
     "L": "Leviathan et al. 2023",
     "S": "Sun et al. 2403.10444",
@@ -44,7 +46,7 @@ PAPERS = {
     "TR": "Traversal 2505.12398",
     "SI": "SpecInfer 2305.09781",
     "ST": "SpecTr 2310.15141",
-    "here": "in no paper",
+    "own": "in no paper",
     "OT": "Khisti et al. 2410.18234; Hu et al. 2502.18779; Thomas & Pal 2511.15898",
 }
 
@@ -62,18 +64,30 @@ def compute() -> dict[str, Any]:
         pair = lv.make.softmax(3, 3, seed, draft_noise=1.0)
         frame = lv.compare(lv.VerifyProblem(pair), algorithms=["token", "specinfer", "bv", *ONE_PATH], max_drafts=1)
         one_path += _accepted(frame, seed)
-    audits = {name: audited(name) for name in AUDITED}
+    checks = summary(pd.DataFrame(one_step), pd.DataFrame(one_path))
+    checks |= {"audits": {name: audited(name) for name in names()}}
+    return {"provenance": provenance("numpy", "scipy", "highspy")} | checks
+
+
+def summary(one_step: pd.DataFrame, one_path: pd.DataFrame) -> dict[str, Any]:
+    """The largest differences from what the papers claim, over all problems."""
+    ratio = one_step["spectr"] / one_step["optimum"]
+    off = one_step[["ot", "optimum"]].sub(one_step["formula"], axis=0).abs().max()
     return {
-        "instances": INSTANCES,
-        "provenance": provenance("numpy", "scipy", "highspy"),
-        "audits": audits,
-        "one_step": one_step,
-        "one_path": one_path,
-    }
+        "one_step": {
+            "problems": len(one_step), "ot_error": float(off["ot"]), "optimum_error": float(off["optimum"]),
+            "spectr_smallest": float(ratio.min()), "spectr_mean": float(ratio.mean()),
+        },
+        "one_path": {
+            "problems": len(one_path),
+            "bv_difference": float(one_path[list(ONE_PATH)].sub(one_path["bv"], axis=0).abs().to_numpy().max()),
+            "token_difference": float((one_path["specinfer"] - one_path["token"]).abs().max()),
+        },
+    }  # fmt: skip
 
 
 def audited(name: str) -> dict[str, Any]:
-    """How many of the audit's cases were proved, in fractions and in floats, and how many only sampled."""
+    """How many cases of the audit were enumerated, in Fractions or in floats, and how many only sampled."""
     report = lv.audit(name)
     exact = [case for case in report.cases if case.mode == "exact"]
     proved = [case.total_variation for case in exact if case.rational]
@@ -113,91 +127,81 @@ class Claim:
 @cache
 def data(name: str) -> Any:
     """The data of a figure."""
-    return json.loads((FIGURES / f"{name}.json").read_text())["data"]
+    return figures.stored(name, FIGURES)["data"]
 
 
 def rows(name: str, key: str = "rows") -> pd.DataFrame:
     return pd.DataFrame(data(name)[key])
 
 
+def against(ratio: Sequence[float], claim: float) -> str:
+    """How a gain compares with a claimed one, at two standard errors.
+
+    >>> against((1.5, 0.05), 0.3), against((1.2, 0.01), 0.3), against((1.28, 0.02), 0.3)
+    ('above', 'below', 'within')
+    """
+    off = ratio[0] - 1 - claim
+    return "within" if abs(off) <= 2 * ratio[1] else "above" if off > 0 else "below"
+
+
 def judged(gains: Sequence[Sequence[float]], claim: float) -> str:
     """The verdict on gains (ratio, standard error) against a claimed one."""
-    places = [against(list(gain), claim).split()[0] for gain in gains]
-    if "below" in places and all(gain[0] < 1 + claim for gain in gains):
+    sides = {against(gain, claim) for gain in gains}
+    if "below" in sides and all(gain[0] < 1 + claim for gain in gains):
         return "not reproduced"
-    if set(places) == {"within"}:
+    if sides == {"within"}:
         return OPEN
-    return "reproduced" if "below" not in places and "above" in places else "partly"
+    return "reproduced" if "below" not in sides else "partly"
 
 
 def exact_claims() -> list[Claim]:
-    """What is settled by exact computation."""
+    """Claims that exact computation settles."""
     checks = json.loads(CHECKS.read_text())
-    one_step, one_path = pd.DataFrame(checks["one_step"]), pd.DataFrame(checks["one_path"])
-    balance, single = data("balance"), rows("single_path")
-    apart = float((single["optimum"] - single["bv"]).abs().max())
-    noisy = single[(single["axis"] == "noise") & (single["draft_noise"] > 0)]
-    gain = 100 * (noisy["bv"] / noisy["token"] - 1)
-    multi = rows("multi_path").pivot(index=["family", "seed", "paths"], columns="name", values="block_efficiency")
-    over = float((multi.drop(columns="optimum").max(axis=1) - multi["optimum"]).max())
-    ratio = one_step["spectr"] / one_step["optimum"]
-    transport, program = (float((one_step[name] - one_step["formula"]).abs().max()) for name in ("ot", "optimum"))
-    same = float(one_path[list(ONE_PATH)].sub(one_path["bv"], axis=0).abs().to_numpy().max())
-    token = float((one_path["specinfer"] - one_path["token"]).abs().max())
-    audits = checks["audits"]
-    count = checks["instances"]
-    losses = _losses()
+    one_step, one_path, audits = checks["one_step"], checks["one_path"], checks["audits"]
+    balance, single, multi, grid = (
+        data("balance"), *(data(name)["facts"] for name in ("single_path", "multi_path", "where_gbv_loses"))
+    )  # fmt: skip
     return [
-        Claim("L", "The token rule with the residual keeps the target's law; a correction from p itself does not",
+        Claim("L", "The token rule with the residual emits the target distribution; a correction from p does not",
               "lpverify explain one-position", f"off by {balance['law_error']:.0f} and by"
               f" {balance['naive_law_error']:.2f} (total variation)", "reproduced"),
         Claim("S", "BV accepts at least as much as the token rule", "lpverify figures --only single_path",
-              f"never less in {len(single)} problems; at most {gain.max():.1f} % more tokens a call, on average"
-              f" {gain.mean():.1f} %", _yes((single["bv"] >= single["token"] - 1e-12).all())),
+              f"never less in {single['problems']} problems; at most {single['largest_gain']:.1f} % more tokens a call,"
+              f" on average {single['mean_gain']:.1f} %", _yes(single["smallest_gain"] >= -1e-12)),
         Claim("S, T", "BV is optimal for one path, even against rules that see all off-path probabilities",
-              "lpverify figures --only single_path", f"the explicit LP and BV differ by at most {apart:.0e} tokens",
-              _yes(apart < 1e-8)),
+              "lpverify figures --only single_path", "the explicit LP and BV differ by at most"
+              f" {single['largest_difference']:.0e} tokens", _yes(single["largest_difference"] < 1e-8)),
         Claim("T", "The multi-path LP bounds every lossless algorithm with K i.i.d. paths",
-              "lpverify figures --only multi_path", f"largest excess over the certified optimum {max(over, 0):.0e} in"
-              f" {len(multi)} problems", _yes(over < 2e-8)),
+              "lpverify figures --only multi_path", "largest excess over the certified optimum"
+              f" {multi['largest_excess']:.0e} in {multi['problems']} problems", _yes(multi["largest_excess"] < 2e-8)),
         Claim("T", "GBV is BV for one path", "python experiments/reproducing.py",
-              f"equal to {same:.0e} in {count} problems; so are Traversal, TGBV, PBV and EBV", _yes(same < 1e-9)),
+              f"equal to {one_path['bv_difference']:.0e} in {one_path['problems']} problems; so are Traversal, TGBV,"
+              " PBV and EBV", _yes(one_path["bv_difference"] < 1e-9)),
         Claim("all", "The algorithms are lossless", "lpverify audit NAME", _audit_words(audits),
               _yes(all(entry["lossless"] for entry in audits.values()))),
         Claim("OT", "Optimal acceptance in one step is 1 + min over sets H of p(H) - q(H)^K",
-              "python experiments/reproducing.py", f"over all sets H: the OT coupling is off by at most"
-              f" {transport:.0e}, the LP by {program:.0e}, in {len(one_step)} problems",
-              _yes(max(transport, program) < 1e-6)),
+              "python experiments/reproducing.py", "over all sets H: the OT coupling is off by at most"
+              f" {one_step['ot_error']:.0e}, the LP by {one_step['optimum_error']:.0e}, in {one_step['problems']}"
+              " problems", _yes(max(one_step["ot_error"], one_step["optimum_error"]) < 1e-6)),
         Claim("ST", "SpecTr's acceptance in one step is at least 1 - 1/e of the optimal one",
-              "python experiments/reproducing.py", f"smallest ratio {ratio.min():.3f}, mean {ratio.mean():.3f}, in"
-              f" {len(ratio)} problems (1 - 1/e = {1 - 1 / e:.3f})", _yes(ratio.min() >= 1 - 1 / e)),
+              "python experiments/reproducing.py", f"smallest ratio {one_step['spectr_smallest']:.3f}, mean"
+              f" {one_step['spectr_mean']:.3f}, in {one_step['problems']} problems (1 - 1/e = {1 - 1 / e:.3f})",
+              _yes(one_step["spectr_smallest"] >= 1 - 1 / e)),
         Claim("SI", "With one path SpecInfer is the token rule", "python experiments/reproducing.py",
-              f"equal to {token:.0e}", _yes(token < 1e-9)),
-        Claim("here", "GBV can be below BV; more paths can hurt it",
-              "lpverify figures --only where_gbv_loses,multi_path", losses, "shown"),
+              f"equal to {one_path['token_difference']:.0e}", _yes(one_path["token_difference"] < 1e-9)),
+        Claim("own", "GBV can be below BV; more paths can hurt it",
+              "lpverify figures --only where_gbv_loses,multi_path", "below BV by more than two standard errors in"
+              f" {grid['gbv_bv_below']} of {grid['cells']} cells of temperature and draft noise; one more path makes it"
+              f" worse in {multi['gbv_falls']} of {multi['sequences']} problems", "shown"),
     ]  # fmt: skip
 
 
 def _audit_words(audits: dict[str, dict[str, Any]]) -> str:
     proved = [NAMES[name] for name, entry in audits.items() if entry["proved"]]
-    rest = {NAMES[name]: entry["most_off"] for name, entry in audits.items() if not entry["proved"]}
-    words = f"law error 0 in exact fractions: {', '.join(proved)}"
-    if rest:
-        words += "; in floats, law error at most " + ", ".join(f"{off:.0e} ({name})" for name, off in rest.items())
+    floats = [f"{entry['most_off']:.0e} ({NAMES[name]})" for name, entry in audits.items() if not entry["proved"]]
+    words = f"distance 0 from the target distribution in exact Fractions: {', '.join(proved)}"
+    words += f"; in floats at most {', '.join(floats)}" if floats else ""
     return f"{words} ({sum(entry['exact'] for entry in audits.values())} cases enumerated)"
-
-
-def _losses() -> str:
-    grid = rows("where_gbv_loses")
-    cells = grid.assign(off=grid["gbv"] - grid["bv"]).groupby(["temperature", "draft_noise"])["off"]
-    below = int((cells.mean() < -2 * cells.sem()).sum())
-    line = rows("multi_path")
-    gbv = line[line["name"] == "gbv"].pivot(index=["family", "seed"], columns="paths", values="block_efficiency")
-    falls = int((gbv.diff(axis=1).iloc[:, 1:] < -1e-9).any(axis=1).sum())
-    return (
-        f"below BV by more than two standard errors in {below} of {cells.ngroups} cells of temperature and draft noise;"
-        f" it falls in K somewhere in {falls} of {len(gbv)} problems"
-    )
 
 
 def _yes(fine: Any) -> str:
@@ -205,12 +209,12 @@ def _yes(fine: Any) -> str:
 
 
 def model_claims() -> list[Claim]:
-    """What is measured on real models."""
+    """Claims that measurements on real models bear on."""
     every, time = rows("real_paths"), rows("real_time")
     gbv = every[(every["paths"] == every["paths"].max()) & (every["name"] == "gbv")]
-    place = {"drafted": "drafted trees", "on-path": "the texts"}
+    where = {"drafted": "drafted trees", "on-path": "the texts"}
     cells = {
-        f"{row.pair}, T = {row.temperature:g}, on {place[row.estimate]}": row.over["bv"] for row in gbv.itertuples()
+        f"{row.pair}, T = {row.temperature:g}, on {where[row.estimate]}": row.over["bv"] for row in gbv.itertuples()
     }
     paths = every[every["estimate"] == "drafted"]
     last = paths[paths["paths"] == paths["paths"].max()]
@@ -251,56 +255,48 @@ def _best(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     return frame.loc[frame.groupby(by, sort=False)[value].idxmax()]
 
 
-def _gains(found: dict[str, Any]) -> str:
-    return "; ".join(f"{place}: {percent(list(ratio))}" for place, ratio in found.items())
+def _gains(gains: Mapping[str, Sequence[float]]) -> str:
+    return "; ".join(f"{label}: {percent(ratio)}" for label, ratio in gains.items())
+
+
+def _overall(agrees: Sequence[bool]) -> str:
+    return "reproduced" if all(agrees) else "partly" if any(agrees) else "not reproduced"
 
 
 def _best_paths(paths: pd.DataFrame, time: pd.DataFrame) -> tuple[str, str]:
-    words, fine = [], []
+    words, agrees = [], []
     for (pair, temperature), part in paths[paths["name"] == "gbv"].groupby(["pair", "temperature"], sort=False):
         best = int(part.loc[part["value"].idxmax(), "paths"])
         words.append(f"{pair}, T = {temperature:g}: most tokens a call at K = {best}")
-        fine.append(best in (3, 4))
+        agrees.append(best in (3, 4))
     for row in _best(time[time["name"] == "gbv"], "pair", "tokens_per_second").itertuples():
         words.append(f"{row.pair}: most tokens per second at K = {row.paths}")
-        fine.append(row.paths in (3, 4))
-    return "GBV, " + "; ".join(words), "reproduced" if all(fine) else "partly" if any(fine) else "not reproduced"
+        agrees.append(row.paths in (3, 4))
+    return "GBV, " + "; ".join(words), _overall(agrees)
 
 
 def _best_depth() -> tuple[str, str]:
     speeds = rows("real_depth", "points")
-    words, fine = [], []
+    words, agrees = [], []
     for pair, part in speeds.groupby("pair", sort=False):
         best = {row.name: int(row.depth) for row in _best(part, "name", "tokens_per_second").itertuples(index=False)}
         words.append(f"{pair}: most tokens per second, " + ", ".join(f"{NAMES[n]} at L = {d}" for n, d in best.items()))
-        fine.append(best["gbv"] == 8)
-    return "; ".join(words), "reproduced" if all(fine) else "partly" if any(fine) else "not reproduced"
+        agrees.append(best["gbv"] == 8)
+    return "; ".join(words), _overall(agrees)
 
 
 def _temperature() -> tuple[str, str]:
+    """The gain at the lowest temperature against that at the highest, at two standard errors of the difference."""
     frame = rows("real_temperature")
-    words, fine = [], []
+    words, verdicts = [], set()
     for pair, part in frame[frame["name"] == "gbv"].groupby("pair", sort=False):
-        part = part.sort_values("temperature")
-        low, high = part.iloc[0], part.iloc[-1]
-        most = (
-            part.loc[
-                [ratio[0] for ratio in part["over"].map(lambda over: over["bv"])].index(
-                    max(ratio[0] for ratio in part["over"].map(lambda over: over["bv"]))
-                )
-            ]
-            if False
-            else None
-        )
-        del most
-        gains = {f"T = {row.temperature:g}": row.over["bv"] for row in part.itertuples()}
-        words.append(f"GBV over BV, {pair}: {_gains(gains)}")
-        first, final = low["over"]["bv"], high["over"]["bv"]
-        off = first[0] - final[0]
-        sure = abs(off) > 2 * (first[1] ** 2 + final[1] ** 2) ** 0.5
-        fine.append("yes" if sure and off > 0 else "no" if sure else "open")
-    verdict = "reproduced" if set(fine) == {"yes"} else "not reproduced" if set(fine) == {"no"} else "partly"
-    return "; ".join(words), verdict if set(fine) != {"open"} else OPEN
+        gains = {row.temperature: row.over["bv"] for row in part.sort_values("temperature").itertuples()}
+        words.append(f"GBV over BV, {pair}: " + _gains({f"T = {t:g}": ratio for t, ratio in gains.items()}))
+        low, high = gains[min(gains)], gains[max(gains)]
+        error = 2 * (low[1] ** 2 + high[1] ** 2) ** 0.5
+        off = low[0] - high[0]
+        verdicts.add(OPEN if abs(off) <= error else "reproduced" if off > 0 else "not reproduced")
+    return "; ".join(words), verdicts.pop() if len(verdicts) == 1 else "partly"
 
 
 def _traversal(last: pd.DataFrame) -> tuple[str, str]:
@@ -311,51 +307,42 @@ def _traversal(last: pd.DataFrame) -> tuple[str, str]:
 
 def table(claims: Sequence[Claim]) -> str:
     """Markdown."""
-    lines = ["| claim | of | command | came out | verdict |", "|---|---|---|---|---|"]
-    for claim in claims:
-        command = f"`{claim.command}`" if claim.command != "-" else ""
-        lines.append(f"| {claim.says} | {claim.paper} | {command} | {claim.outcome} | **{claim.verdict}** |")
-    return "\n".join(lines)
+    headings = ["claim", "of", "command", "result", "verdict"]
+    cells = [
+        (c.says, c.paper, f"`{c.command}`" if c.command != "-" else "", c.outcome, f"**{c.verdict}**") for c in claims
+    ]
+    text = str(pd.DataFrame(cells, columns=headings).to_markdown(index=False, disable_numparse=True))
+    return re.sub(" {2,}", " ", re.sub("-{4,}", "---", text))  # without the padding, which would be most of the file
 
 
 def last_paths(frame: pd.DataFrame) -> pd.DataFrame:
-    """Of the figure of the upper bound, the rows at the largest K."""
+    """The rows at the largest K of the figure of the upper bound."""
     over = frame[frame["axis"] == "paths"]
     return over[over["paths"] == over["paths"].max()]
 
 
 def beyond() -> str:
-    """What the papers could not say: distance to the bound, to the optimum."""
-    frame = rows("real_bound")
-    lines = []
-    for pair, part in last_paths(frame).groupby("pair", sort=False):
-        named = part.set_index("name")
-        shares = ", ".join(
-            f"{NAMES[n]} {pm(100 * named.loc[n, 'share'], 100 * named.loc[n, 'share_se'], 1)} %"
-            for n in ("bv", "gbv", "tgbv", "pbv")
+    """Distances that the papers could not give: to the bound and to the optimum."""
+    parts = []
+    shares = last_paths(rows("real_bound"))
+    shares = shares[shares["name"].isin(SHARES)]
+    shape = f"K = {shares['paths'].iloc[0]}, L = {shares['depth'].iloc[0]}, T = 1"
+    cells = columns(shares, "{pair}", lambda row: f"{pm(100 * row.share, 100 * row.share_se, 1)} %")
+    parts.append(markdown(cells, f"full vocabulary, {shape}: share of the upper bound (`real_bound`)", SHARES))
+    gaps = rows("real_gap")
+    gaps = gaps[(gaps["paths"] == gaps["paths"].max()) & gaps["name"].isin(SHARES)]
+    cells = columns(gaps, "{pair}", lambda row: f"{pm(row.gap, row.gap_se)} %")
+    head = f"truncated trees, K = {gaps['paths'].iloc[0]}: gap to the certified optimum (`real_gap`)"
+    parts.append(markdown(cells, head, SHARES))
+    for pair in data("advise")["pairs"]:
+        off = pd.Series([abs(row["relative_error"]) for row in pair["rows"]])
+        loss = next(entry["loss"] for entry in pair["recommended"] if entry["among"] == "all")
+        parts.append(
+            f"`lpverify advise` on {pair['pair']}: the median error of predicted tokens per second is"
+            f" {100 * off.median():.0f} % over {len(off)} settings; the recommended setting is {100 * loss:.1f} %"
+            " slower than the fastest measured one (`advise`)."
         )
-        shape = f"K = {part['paths'].iloc[0]}, L = {part['depth'].iloc[0]}, T = 1"
-        lines.append(f"* {pair}, full vocabulary, {shape}, share of the upper bound: {shares} (`real_bound`).")
-    if (FIGURES / "real_gap.json").exists():
-        gaps = rows("real_gap")
-        gaps = gaps[gaps["paths"] == gaps["paths"].max()]
-        for pair, part in gaps.groupby("pair", sort=False):
-            named = part.set_index("name")
-            shown = ", ".join(
-                f"{NAMES[n]} {pm(named.loc[n, 'gap'], named.loc[n, 'gap_se'])} %" for n in ("bv", "gbv", "tgbv", "pbv")
-            )
-            shape = f"K = {part['paths'].iloc[0]}, {part['contexts'].max()} contexts"
-            lines.append(f"* {pair}, truncated trees, {shape}, gap to the certified optimum: {shown} (`real_gap`).")
-    if (FIGURES / "advise.json").exists():
-        for pair in data("advise")["pairs"]:
-            errors = pd.Series([abs(row["relative_error"]) for row in pair["rows"]])
-            lost = next(entry["loss"] for entry in pair["recommended"] if entry["among"] == "all")
-            lines.append(
-                f"* {pair['pair']}, tokens per second as `lpverify advise` predicts them: median error"
-                f" {100 * errors.median():.0f} % over {len(errors)} settings; the recommended one is"
-                f" {100 * lost:.1f} % slower than the fastest (`advise`)."
-            )
-    return "\n".join(lines)
+    return "\n\n".join(parts)
 
 
 def papers() -> str:
@@ -363,12 +350,12 @@ def papers() -> str:
 
 
 def written(text: str) -> str:
-    """The document with its generated parts in place."""
+    """The document with its generated parts filled in."""
     parts = {"papers": papers(), "exact": table(exact_claims()), "models": table(model_claims()), "beyond": beyond()}
     for name, content in parts.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         assert re.search(pattern, text, flags=re.S), name
-        text = re.sub(pattern, lambda found, c=content: f"{found[1]}{c}\n{found[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda match, c=content: f"{match[1]}{c}\n{match[2]}", text, flags=re.S)
     return text
 
 

@@ -1,8 +1,10 @@
-"""The figures: tiny ones computed and drawn here, the published ones checked against theorems and their captions."""
+"""The figures: tiny ones are computed and drawn here, published ones checked against theorems and their captions."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,15 @@ from experiments.figures import figure_data
 from experiments.figures.figure_data import Work
 from lpverify.cli import app
 from lpverify.errors import InputError
-from lpverify.exact.compare import OPTIMUM, RELAXATION
+from lpverify.exact.compare import OPTIMUM
 
 pytest.importorskip("matplotlib")
 
 from matplotlib.collections import LineCollection
 
 from experiments.figures import plots_paper
-from experiments.figures.figures import FIGURES, available, draw, make, stored
+from experiments.figures.figures import FIGURES, available, caption, draw, make, stored
+from experiments.figures.real_jobs import RECORDS
 from lpverify.report import plots
 
 PUBLISHED = Path(__file__).parents[1] / "paper_figs"
@@ -44,6 +47,7 @@ def test_files_of_a_figure(tiny: Path, name: str) -> None:
     document = json.loads((tiny / f"{name}.json").read_text())
     assert (document["figure"], document["size"]) == (name, "tiny")
     assert {"python", "numpy", "highspy", "git"} <= document["provenance"].keys()
+    assert set(document["provenance"]["git"] or {"commit"}) == {"commit"}
     assert ("torch" in document["provenance"]) == FIGURES[name].models
     if FIGURES[name].table:
         assert "\\bottomrule" in (tiny / f"{name}.tex").read_text()
@@ -52,9 +56,9 @@ def test_files_of_a_figure(tiny: Path, name: str) -> None:
         assert b"</svg>" in (tiny / f"{name}.svg").read_bytes()
     text = (tiny / f"{name}.md").read_text()
     assert text.startswith(f"# {FIGURES[name].title}\n\n*Size tiny")
-    assert [text.count(f"**{part}.**") for part in ("Shows", "Computed", "Claimed", "Came out")] == [1, 1, 1, 1]
+    assert [text.count(f"**{part}.**") for part in ("Figure", "Method", "Prior claim", "Result")] == [1, 1, 1, 1]
     assert f"lpverify figures --only {name}" in text
-    assert "nan" not in text
+    assert re.search(r"nan|[{}]", text) is None
 
 
 def test_drawing_again_gives_the_same_files(tiny: Path) -> None:
@@ -74,49 +78,103 @@ def folder(request: pytest.FixtureRequest, tiny: Path) -> Path:
     return tiny if request.param == "tiny" else PUBLISHED
 
 
+def facts(name: str, folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = stored(name, folder)["data"]["facts"]
+    return found
+
+
+def instances(name: str, folder: Path) -> pd.DataFrame:
+    return pd.DataFrame(json.loads(gzip.decompress((folder / RECORDS / f"{name}.json.gz").read_bytes())))
+
+
 def test_bv_is_the_single_path_optimum(folder: Path) -> None:
     frame = rows("single_path", folder)
-    assert len(frame) > 5
-    assert (frame["bv"] - frame["optimum"]).abs().max() < 1e-9
-    assert (frame["token"] <= frame["bv"] + 1e-12).all()
-    perfect = frame[frame["draft_noise"] == 0]
-    assert perfect["bv"].to_numpy() == pytest.approx(perfect["depth"].to_numpy() + 1)
+    assert frame["bv"].to_numpy() == pytest.approx(frame["optimum"].to_numpy(), abs=1e-8)
+    assert (frame["token"] <= frame["bv"] + 1e-8).all()
+    found = facts("single_path", folder)
+    assert found["problems"] > 5
+    assert found["largest_difference"] < 1e-9
+    assert found["smallest_gain"] >= -1e-12
+    assert found["perfect_draft_error"] < 1e-9
 
 
 def test_nothing_is_above_the_multi_path_optimum(folder: Path) -> None:
-    keys = ["family", "seed", "paths"]
     for name in ("multi_path", "decomposition"):
-        frame = rows(name, folder)
-        assert set(frame["family"]) == set(figure_data.FAMILIES)
-        wide = frame.pivot(index=keys, columns="name", values="block_efficiency")
-        others = wide.drop(columns=[OPTIMUM, *([RELAXATION] if RELAXATION in wide else [])])
-        assert (others.max(axis=1) <= wide[OPTIMUM] + TOLERANCE).all()
-        if RELAXATION in wide:
-            assert (wide[RELAXATION] >= wide[OPTIMUM] - TOLERANCE).all()
-    wide = rows("multi_path", folder).pivot(index=keys, columns="name", values="block_efficiency")
-    assert (wide[OPTIMUM].unstack().diff(axis=1).iloc[:, 1:] >= -TOLERANCE).all(axis=None)
-    one = wide.xs(1, level="paths")
-    for name in ("bv", "gbv", "tgbv", "pbv", "traversal"):
-        assert one[name].to_numpy() == pytest.approx(one[OPTIMUM].to_numpy(), abs=TOLERANCE)
+        assert set(rows(name, folder)["family"]) == set(figure_data.FAMILIES)
+        assert 0 <= facts(name, folder)["largest_excess"] < TOLERANCE
+    assert facts("decomposition", folder)["smallest_relaxation"] > -TOLERANCE
+    found = facts("multi_path", folder)
+    assert found["optimum_falls"] == 0
+    assert found["one_path_difference"] < TOLERANCE
 
 
 def test_a_perfect_draft_costs_gbv_tokens_and_bv_none(folder: Path) -> None:
-    data = stored("where_gbv_loses", folder)["data"]
-    frame = pd.DataFrame(data["rows"])
-    perfect = frame[frame["draft_noise"] == 0]
-    for name in ("bv", "pbv"):
-        assert perfect[name].to_numpy() == pytest.approx(data["settings"]["depth"] + 1)
-    assert (perfect["gbv"] < perfect["bv"]).all()
+    found = facts("where_gbv_loses", folder)
+    assert found["perfect_draft_error"] < 1e-9
+    assert found["perfect_draft_gbv"] < 0
 
 
-def test_published_captions_are_those_of_the_published_data(tmp_path: Path) -> None:
+def test_summaries_are_those_of_the_instances(tiny: Path) -> None:
+    """Means, standard errors and counts again from the rows of single problems, which are stored apart."""
+    frame = instances("multi_path", tiny)
+    wide = frame.pivot(index=["family", "paths", "seed"], columns="name", values="block_efficiency")
+    table = rows("multi_path", tiny).set_index(["family", "paths", "name"])
+    gap = (100 * wide.rsub(wide[OPTIMUM], axis=0).div(wide[OPTIMUM], axis=0)).clip(lower=0)
+    groups = gap.groupby(["family", "paths"])
+    for (family, paths, name), row in table.iterrows():
+        assert row["gap"] == pytest.approx(groups[name].mean()[family, paths], rel=1e-8, abs=1e-9)
+        assert row["gap_se"] == pytest.approx(groups[name].sem()[family, paths], rel=1e-8, abs=1e-9)
+        assert row["gap_max"] == pytest.approx(groups[name].max()[family, paths], rel=1e-8, abs=1e-9)
+    assert facts("multi_path", tiny)["problems"] == len(wide)
+    excess = (wide.drop(columns=OPTIMUM).max(axis=1) - wide[OPTIMUM]).max()
+    assert facts("multi_path", tiny)["largest_excess"] == pytest.approx(max(excess, 0), abs=1e-12)
+    cells = instances("where_gbv_loses", tiny).groupby(["temperature", "draft_noise"])
+    off = cells.apply(lambda part: (part["gbv"] - part["bv"]).agg(["mean", "sem"]))
+    table = rows("where_gbv_loses", tiny).set_index(["temperature", "draft_noise"])
+    assert table["gbv_bv"].to_numpy() == pytest.approx(off["mean"].to_numpy())
+    assert table["gbv_bv_se"].to_numpy() == pytest.approx(off["sem"].to_numpy())
+    below = (off["mean"] < -2 * off["sem"]).sum()
+    assert facts("where_gbv_loses", tiny)["gbv_bv_below"] == below
+    wide = instances("decomposition", tiny).pivot(index=["family", "seed"], columns="name", values="block_efficiency")
+    change = (100 * (wide["pbv"] - wide["tgbv"]) / wide[OPTIMUM]).groupby("family").mean()
+    table = rows("decomposition", tiny).set_index(["family", "name"])
+    for family, value in change.items():
+        assert table.loc[(family, "pbv"), "change"] == pytest.approx(value, abs=1e-8)
+
+
+def test_summary_of_numbers_made_by_hand() -> None:
+    """GBV is above BV by 1 and 3 in one cell (2 +- 1), below by 1 in another, where PBV gains 1."""
+    cell = {"temperature": 1.0, "bv": 2.0}
+    data = figure_data.grid_summary(
+        {"depth": 4},
+        [
+            cell | {"draft_noise": 0.0, "seed": 0, "bv": 5.0, "gbv": 5.0, "pbv": 5.0},
+            cell | {"draft_noise": 1.0, "seed": 0, "gbv": 3.0, "pbv": 3.0},
+            cell | {"draft_noise": 1.0, "seed": 1, "gbv": 5.0, "pbv": 5.0},
+            cell | {"draft_noise": 2.0, "seed": 0, "gbv": 1.0, "pbv": 2.0},
+        ],
+    )
+    assert [(row["gbv_bv"], row["gbv_bv_se"]) for row in data["rows"]] == [(0.0, 0.0), (2.0, 1.0), (-1.0, 0.0)]
+    counts = ("gbv_bv_above", "gbv_bv_below", "pbv_gbv_above", "pbv_gbv_below")
+    assert [data["facts"][name] for name in counts] == [0, 1, 1, 0]
+
+
+def test_published_files_are_small() -> None:
+    """Pictures and data below 150 KiB each, 2.5 MB in all; nothing is stored of a checkout but its commit."""
+    files = [path for path in PUBLISHED.iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2.5e6
+    assert [path.name for path in files if path.stat().st_size > 150 * 2**10] == []
+    assert [path.name for path in files if path.suffix in (".json", ".md") and "dirty" in path.read_text()] == []
+
+
+def test_published_captions_are_those_of_the_published_data() -> None:
     for name in available(PUBLISHED):
         for kind in () if FIGURES[name].table else ("svg", "png"):
             assert (PUBLISHED / f"{name}.{kind}").stat().st_size > 5_000
-        (tmp_path / f"{name}.json").write_bytes((PUBLISHED / f"{name}.json").read_bytes())
-        draw(name, tmp_path)
-        for kind in ("md", "tex") if FIGURES[name].table else ("md",):
-            assert (tmp_path / f"{name}.{kind}").read_text() == (PUBLISHED / f"{name}.{kind}").read_text()
+        document = stored(name, PUBLISHED)
+        assert (PUBLISHED / f"{name}.md").read_text() == caption(document)
+        if FIGURES[name].table:
+            assert (PUBLISHED / f"{name}.tex").read_text() == FIGURES[name].draw(document["data"])
 
 
 def test_no_bar_crosses_the_optimum() -> None:
@@ -125,17 +183,19 @@ def test_no_bar_crosses_the_optimum() -> None:
     gaps = rng.exponential(1, size=(2, 6)) * (rng.random((2, 6)) < 0.4)
     gaps[0] = [0, 0, 0, 0, 0, 1]
     best = rng.normal(3, 1, size=(2, 6))
-    frame = pd.DataFrame({"paths": np.repeat([1, 2], 6), "best": best.ravel(), "value": (best - gaps).ravel()})
-    x, y, error = plots_paper._curve(frame, "paths", "value", "best")
+    frame = pd.DataFrame({"paths": np.repeat([1, 2], 6), "best": best.ravel(), "off": -gaps.ravel()})
+    frame["value"] = frame["best"] + frame["off"]
+    table = pd.DataFrame(figure_data.summary(frame, ["paths"], ["best", "value", "off"]))
+    x, y, error = plots_paper.curve(table, "paths", "value", "off_se")
     assert (y + error <= best.mean(axis=1) + 1e-12).all()
     fig, axes = plots.canvas(4, 3)
-    optimum = plots_paper._curve(frame, "paths", "best")
+    optimum = plots_paper.curve(table, "paths", "best")
     ax = plots_paper.labelled_lines(axes[0, 0], {"gbv": (x, y, error)}, optimum)
     fig.draw_without_rendering()
-    [bars] = [found.get_segments() for found in ax.collections if isinstance(found, LineCollection)]
+    [bars] = [item.get_segments() for item in ax.collections if isinstance(item, LineCollection)]
     assert len(bars) == 2
-    for place, segment in enumerate(bars):
-        assert segment[:, 1].max() <= optimum[1][place] + 1e-12
+    for i, segment in enumerate(bars):
+        assert segment[:, 1].max() <= optimum[1][i] + 1e-12
 
 
 def test_gaps_below_the_floor_lie_on_it() -> None:
@@ -163,6 +223,15 @@ def test_command(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "balance.svg").exists()
     assert cli("--draw", "--only", "balance", "--out", out).exit_code == 0
     assert [line.split()[0] for line in cli("--list").stdout.splitlines()] == list(FIGURES)
+
+
+def test_failed_runs_leave_no_folders(tmp_path: Path) -> None:
+    out = tmp_path / "a" / "b"
+    assert cli("--draw", "--only", "balance", "--out", str(out)).exit_code == 2
+    if find_spec("torch"):
+        result = cli("--quick", "--only", "real_time", "--prompts", "nowhere.jsonl", "--out", str(out))
+        assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 pytest.importorskip("matplotlib")
 
+from experiments import reproducing
 from experiments.figures.figures import FIGURES
 from lpverify.cli import app
 
@@ -19,19 +17,8 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "REPRODUCING.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reproducing", ROOT / "experiments" / "reproducing.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_written_from_the_stored_data(script: ModuleType) -> None:
-    assert script.written(TEXT) == TEXT
+def test_written_from_the_stored_data() -> None:
+    assert reproducing.written(TEXT) == TEXT
 
 
 def test_commands() -> None:
@@ -51,31 +38,31 @@ def test_commands() -> None:
         assert (ROOT / path).is_file()
 
 
-def test_every_paper_is_named(script: ModuleType) -> None:
-    claims = [*script.exact_claims(), *script.model_claims()]
-    assert {paper for claim in claims for paper in claim.paper.split(", ")} - {"all"} == set(script.PAPERS)
-    allowed = {"reproduced", "partly", "not reproduced", "refuted", "not testable here", "shown", script.OPEN}
+def test_every_paper_is_named() -> None:
+    claims = [*reproducing.exact_claims(), *reproducing.model_claims()]
+    assert {paper for claim in claims for paper in claim.paper.split(", ")} - {"all"} == set(reproducing.PAPERS)
+    allowed = {"reproduced", "partly", "not reproduced", "refuted", "not testable here", "shown", reproducing.OPEN}
     assert {claim.verdict for claim in claims} <= allowed
 
 
-def test_verdicts(script: ModuleType) -> None:
+def test_verdicts() -> None:
     above, near, below = (1.5, 0.05), (1.28, 0.02), (1.1, 0.05)
     for gains, verdict in (
         ([above], "reproduced"),
         ([above, near], "reproduced"),
-        ([near], script.OPEN),
+        ([near], reproducing.OPEN),
         ([below, below], "not reproduced"),
         ([near, below], "not reproduced"),
         ([(1.32, 0.02), below], "partly"),
         ([above, below], "partly"),
     ):
-        assert script.judged(gains, 0.3) == verdict
+        assert reproducing.judged(gains, 0.3) == verdict
 
 
-def test_one_step_formula(script: ModuleType) -> None:
+def test_one_step_formula() -> None:
     """Values by hand: one path is 1 - TV; two paths, H = {0, 1}: 1 + .6 - .81."""
     p, q = (0.2, 0.4, 0.4), (0.6, 0.3, 0.1)
-    assert script.formula(p, q, 1) == pytest.approx(0.6)
-    assert script.formula(p, q, 2) == pytest.approx(0.79)
-    assert script.formula(p, q, 3) == pytest.approx(0.871)
-    assert script.formula((0.3, 0.7), (0.5, 0.5), 2) == pytest.approx(1.0)
+    assert reproducing.formula(p, q, 1) == pytest.approx(0.6)
+    assert reproducing.formula(p, q, 2) == pytest.approx(0.79)
+    assert reproducing.formula(p, q, 3) == pytest.approx(0.871)
+    assert reproducing.formula((0.3, 0.7), (0.5, 0.5), 2) == pytest.approx(1.0)

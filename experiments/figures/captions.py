@@ -1,175 +1,234 @@
-"""Captions of the figures of `experiments.figures.figures`: Markdown from the same data as the picture.
+"""Captions: ``captions/NAME.md`` is static text; `caption` fills in its numbers and tables, written as ``{field}``.
 
-Each says what the figure shows, how it was computed, what the papers claim, and what came out, with numbers.
+Fields are the figure's settings and facts under their own names, and what the function of the figure below returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from experiments.figures.figure_data import STEPS
+from experiments.figures.real_data import UPPER
+from experiments.figures.real_jobs import SHOWN_PAIR
 from lpverify.exact.compare import OPTIMUM, RANKING, RELAXATION
 from lpverify.report.plots import SHOWN
 
 Data = Mapping[str, Any]
-NAMES = SHOWN | {OPTIMUM: "LP optimum", RELAXATION: "node relaxation"}
-FAMILIES = """Families: *unrelated draft*, every row of both tables Dirichlet(0.5, ..., 0.5); *good draft*, logits
-    z ~ N(0, 1), target softmax(z / T), draft softmax((z + 0.5 e) / T) with e ~ N(0, 1), T = 1; *good draft, low
-    temperature*, the same with T = 0.3."""
-ERRORS = """An error bar is one standard error over instances of the difference to the same instance's optimum; the band
-    is one standard error of the mean optimum."""
+FOLDER = Path(__file__).parent / "captions"
+NAMES = SHOWN | {OPTIMUM: "LP optimum", RELAXATION: "node relaxation", "autoregressive": "target alone"}
 
 
-def text(shows: str, computed: str, claim: str, outcome: str, table: str = "") -> str:
-    parts = (("Shows", shows), ("Computed", computed), ("Claimed", claim), ("Came out", outcome))
-    text = "\n\n".join(f"**{name}.** {' '.join(words.split())}" for name, words in parts)
-    return text + (f"\n\n{table}\n" if table else "\n")
+def title(name: str) -> str:
+    """The heading of a figure's caption."""
+    return (FOLDER / f"{name}.md").read_text().partition("\n")[0].removeprefix("# ")
 
 
-def one_position(data: Data) -> str:
-    """F1."""
-    return text(
-        """One position of the token rule: a drafted token x is accepted with probability min(1, p(x)/q(x)), else a
-        token is drawn from a correction. Left the correction from the residual max(p - q, 0), normalised; right the
-        naive one, from p itself.""",
-        f"Exactly, p = {_row(data['target'])}, q = {_row(data['draft'])} (the built-in example `one-position`).",
-        "Leviathan et al. 2023, algorithm 1: with the residual the emitted law is p.",
-        f"""Reproduced. Accepted mass {data["accepted_mass"]:.2f}; with the residual the law is
-        {_row(data["emitted"])}, off by {data["law_error"]:.0f}; drawn from p it is {_row(data["naive"])}, off by
-        {data["naive_law_error"]:.2f} in total variation.""",
-    )
+def caption(name: str, data: Data, tables: Mapping[str, Any]) -> str:
+    """The caption of a figure with its fields filled in."""
+    fields = {**data, **data.get("settings", {}), **data.get("facts", {}), **tables}
+    return (FOLDER / f"{name}.md").read_text().format_map(fields)
 
 
-def single_path(data: Data) -> str:
-    """F2."""
-    frame, settings = pd.DataFrame(data["rows"]), data["settings"]
-    worst = float((frame["optimum"] - frame["bv"]).abs().max())
-    noisy = frame[frame["axis"] == "noise"]
-    gain = (100 * (noisy["bv"] / noisy["token"] - 1)).groupby(noisy["draft_noise"])
-    most = gain.mean().idxmax()
-    return text(
-        """Block efficiency with one draft path: the LP optimum, block verification (BV) and the token rule, over
-        draft depth L (left) and over the noise in the draft's logits (right; without noise the draft is the
-        target).""",
-        f"""Family softmax at temperature 1, V = {settings["vocab"]}, {settings["instances"]} instances a point, the
-        same seeds everywhere. The optimum is the explicit program solved by HiGHS; BV and the token rule are closed
-        forms. {ERRORS}""",
-        """Sun et al. (arXiv 2403.10444): BV accepts at least as much as the token rule and is optimal among rules for
-        one path. Thomas & Pal (arXiv 2602.16961): it is optimal even against rules that see all off-path
-        probabilities.""",
-        f"""Reproduced. BV and the LP differ by at most {worst:.0e} tokens over {len(frame)} problems. BV's largest
-        gain over the token rule is at noise {most:g}: {gain.mean()[most]:.1f} ± {gain.sem()[most]:.1f} %.""",
-    )
+def pm(value: float, error: float, digits: int = 2) -> str:
+    """A value with its standard error."""
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
 
 
-def multi_path(data: Data) -> str:
-    """F3."""
-    frame, settings = pd.DataFrame(data["rows"]), data["settings"]
-    paths = max(settings["paths"])
-    at = frame[frame["paths"] == paths].pivot(index=["family", "seed"], columns="name", values="block_efficiency")
-    gaps = at.rsub(at[OPTIMUM], axis=0).div(at[OPTIMUM], axis=0).mul(100).clip(lower=0.0)
-    families = list(dict.fromkeys(frame["family"]))
-    groups = gaps.groupby("family")
-    mean, error, least, most = groups.mean(), groups.sem(), groups.min(), groups.max()
-    lines = [f"| gap at K = {paths}, % | " + " | ".join(families) + " |", "|---|" + "---:|" * len(families)]
-    for name in mean.mean().drop(OPTIMUM).sort_values().index:
-        cells = [
-            f"{mean.loc[f, name]:.2f} ± {error.loc[f, name]:.2f} [{least.loc[f, name]:.2f}, {most.loc[f, name]:.2f}]"
-            for f in families
-        ]
-        lines.append(f"| {NAMES[str(name)]} | " + " | ".join(cells) + " |")
-    wide = frame.pivot(index=["family", "seed", "paths"], columns="name", values="block_efficiency")
-    falls = {name: int((wide[name].unstack().diff(axis=1) < -1e-7).any(axis=1).sum()) for name in ("gbv", OPTIMUM)}
-    problems = len(wide["gbv"].unstack())
-    over = float((wide.drop(columns=OPTIMUM).max(axis=1) - wide[OPTIMUM]).max())
-    gain = (100 * (at["gbv"] / at["bv"] - 1)).groupby("family")
-    gains = ", ".join(f"{gain.mean()[f]:+.1f} ± {gain.sem()[f]:.1f} % ({f})" for f in families)
-    below = int((wide["gbv"] < wide["bv"] - 1e-9).unstack().any(axis=1).sum())
-    return text(
-        """Top: block efficiency against the number of draft paths K for every algorithm, the certified optimum above.
-        Bottom: the gap to the optimum in percent, logarithmic; gaps below 0.01 % lie on the floor.""",
-        f"""V = {settings["vocab"]}, L = {settings["depth"]}, {settings["instances"]} instances a family, every value
-        exact for its instance, the optimum to 1e-8. {FAMILIES} {ERRORS} In the table: mean ± standard error of the
-        gap, and in brackets the smallest and the largest instance.""",
-        """Thomas & Pal (arXiv 2602.16961): GBV is ahead of BV by over 30 %, best at K = 3 or 4 (measured on language
-        models).""",
-        f"""On these families: GBV over BV at K = {paths} is {gains}; below BV at some K in {below} of {problems}
-        problems; it falls in K somewhere in {falls["gbv"]}. The optimum falls in {falls[OPTIMUM]}, and no algorithm is
-        above it (largest excess {max(over, 0.0):.0e}, within the solver's 1e-8).""",
-        "\n".join(lines),
-    )
+def percent(ratio: Sequence[float], digits: int = 1) -> str:
+    """A ratio and its standard error as a change in percent.
+
+    >>> percent((1.125, 0.01))
+    '+12.5 ± 1.0 %'
+    """
+    return f"{100 * (ratio[0] - 1):+.{digits}f} ± {100 * ratio[1]:.{digits}f} %"
 
 
-def where_gbv_loses(data: Data) -> str:
-    """F4."""
-    frame, settings = pd.DataFrame(data["rows"]), data["settings"]
-    differences = frame.assign(first=frame["gbv"] - frame["bv"], second=frame["pbv"] - frame["gbv"])
-    cells = differences.groupby(["temperature", "draft_noise"])[["first", "second"]]
-    mean, error = cells.mean(), cells.sem().fillna(0.0)
-    told = (mean.abs() > 2 * error) & (mean.abs() > 1e-9)
-    above, below = (told & (mean > 0)).sum(), (told & (mean < 0)).sum()
-    low, high = mean["first"].idxmin(), mean["second"].idxmax()
-    return text(
-        """What greedy skewing costs: GBV minus BV (left) and PBV minus GBV (right), in tokens per target call, over
-        temperature and the noise in the draft's logits. In brackets: within two standard errors of 0.""",
-        f"""Family softmax, V = {settings["vocab"]}, L = {settings["depth"]}, K = {settings["paths"]},
-        {settings["instances"]} instances a cell, the same seeds everywhere; closed forms.""",
-        """Thomas & Pal (arXiv 2602.16961): low temperature favours several paths. TGBV and PBV are this project's
-        own; they skew only as much as is needed.""",
-        f"""GBV is above BV in {above["first"]} of {len(mean)} cells and below in {below["first"]} (by more than two
-        standard errors); lowest at temperature {low[0]:g}, noise {low[1]:g}:
-        {mean["first"][low]:+.2f} ± {error["first"][low]:.2f} tokens. PBV is above GBV in
-        {above["second"]} cells and below in {below["second"]}; most at temperature {high[0]:g}, noise {high[1]:g}:
-        {mean["second"][high]:+.2f} ± {error["second"][high]:.2f}.""",
-    )
+def markdown(cells: Mapping[str, Mapping[str, str]], head: str, order: Sequence[str] | None = None) -> str:
+    """A Markdown table: a column for each key, a row for each name that a column has, in ``order``.
+
+    >>> print(markdown({"a": {"bv": "1"}, "b": {"bv": "2", "gbv": "3"}}, "tokens"))
+    | tokens   |   a |   b |
+    |:---------|----:|----:|
+    | BV       |   1 |   2 |
+    | GBV      |   - |   3 |
+    """
+    names = list(order or dict.fromkeys(name for column in cells.values() for name in column))
+    frame = pd.DataFrame({key: [column.get(name, "-") for name in names] for key, column in cells.items()})
+    frame.insert(0, head, [NAMES.get(name, name) for name in names])
+    align = ["left", *["right"] * len(cells)]
+    return str(frame.to_markdown(index=False, colalign=align, disable_numparse=True))
 
 
-def decomposition(data: Data) -> str:
-    """F5."""
-    frame, settings = pd.DataFrame(data["rows"]), data["settings"]
-    wide = frame.pivot(index=["family", "seed"], columns="name", values="block_efficiency")
-    percent = wide.div(wide[OPTIMUM], axis=0) * 100
-    families = list(dict.fromkeys(frame["family"]))
-    mean, error = percent.groupby("family").mean(), percent.groupby("family").sem()
-    lines = ["| percent of the optimum | " + " | ".join(families) + " |", "|---|" + "---:|" * len(families)]
-    for name in ("bv", "gbv", "tgbv", "pbv", "ebv", RANKING, OPTIMUM, RELAXATION):
-        cells = [f"{mean.loc[f, name]:.2f} ± {error.loc[f, name]:.2f}" for f in families]
-        lines.append(f"| {NAMES[name]} | " + " | ".join(cells) + " |")
-    return text(
-        """Where the gap to the optimum goes, in percent of each instance's optimum: from BV to GBV (greedy skewing),
-        TGBV (as much skewing as is needed), PBV (proportional), the LP optimum, and the node relaxation, an upper
-        bound that ignores how nodes compete. Beside the steps: the best single ranking of the leaves; what the
-        optimum is above it is what mixing rankings is worth. A hatched bar goes down. On the left the length of the
-        step ± its standard error; an error bar is the standard error of the value at its end.""",
-        f"""V = {settings["vocab"]}, L = {settings["depth"]}, K = {settings["paths"][0]}, {settings["instances"]}
-        instances a family; the optimum to 1e-8; the best ranking by local search where not all leaf orders can be
-        tried, so a lower bound of the best. {FAMILIES}""",
-        "None: TGBV, PBV and the certified optimum at these sizes are this project's own.",
-        f"""PBV is within {100 - mean["pbv"].min():.2f} % of the optimum on average in every family, GBV within
-        {100 - mean["gbv"].min():.2f} %, BV within {100 - mean["bv"].min():.2f} %. ± is one standard error.""",
-        "\n".join(lines),
-    )
+def columns(rows: pd.DataFrame, label: str, cell: Callable[[Any], str]) -> dict[str, dict[str, str]]:
+    """The columns of a table: ``label`` formats a row's group, ``cell`` its entry; keys of a column are names.
+
+    >>> rows = pd.DataFrame({"name": ["bv", "gbv"], "K": [2, 2], "gap": [1.0, 0.5]})
+    >>> columns(rows, "K = {K}", lambda row: f"{row.gap:.1f}")
+    {'K = 2': {'bv': '1.0', 'gbv': '0.5'}}
+    """
+    table: dict[str, dict[str, str]] = {}
+    for row in rows.itertuples(index=False):
+        table.setdefault(label.format_map(row._asdict()), {})[str(row.name)] = cell(row)
+    return table
 
 
-def scaling(data: Data) -> str:
-    """F10."""
-    frame = pd.DataFrame(data["rows"])
-    last = frame[frame["method"] == "rank-quantile"].sort_values("nodes").iloc[-1]
-    stopped = frame[frame["gap"] > frame["goal"]]
-    return text(
-        """Seconds to the certified multi-path optimum against the number of nodes, three formulations. Beside the
-        points: the certified gap; an open marker says that the gap asked for was not reached.""",
-        """Dirichlet(0.5) tables, K = 4, seed 0, one solve after the other in one process. Gap asked for: 1e-8 up to
-        1,200 nodes, 1e-6 up to 12,000, 1e-4 beyond.""",
-        "None: the rank-quantile formulation is this project's own.",
-        f"""The rank-quantile formulation certifies {int(last["nodes"]):,} nodes to {last["gap"]:.0e} in
-        {last["seconds"]:.0f} s. Not reached: {len(stopped)} of {len(frame)} runs
-        ({", ".join(dict.fromkeys(stopped["method"])) or "none"}). Times are those of the machine that computed
-        them.""",
-    )
+def by_gap(rows: pd.DataFrame, first: Sequence[str] = ()) -> list[str]:
+    """Names by their mean gap over all groups; ``first`` come first."""
+    order = rows.groupby("name")["gap"].mean().sort_values().index
+    return [*first, *(str(name) for name in order if name not in first)]
 
 
-def _row(values: list[float]) -> str:
-    return "(" + ", ".join(f"{value:.2f}" for value in values) + ")"
+def multi_path(data: Data) -> dict[str, str]:
+    rows, last = pd.DataFrame(data["rows"]), max(data["settings"]["paths"])
+    rows = rows[(rows["paths"] == last) & (rows["name"] != OPTIMUM)]
+    cells = columns(rows, "{family}", lambda r: f"{pm(r.gap, r.gap_se)} [{r.gap_min:.2f}, {r.gap_max:.2f}]")
+    gains = ", ".join(f"{f} {v:+.1f} ± {e:.1f} %" for f, (v, e) in data["facts"]["gbv_over_bv"].items())
+    return {"table": markdown(cells, f"gap at K = {last}, %", by_gap(rows)), "gains": gains, "last": str(last)}
+
+
+def decomposition(data: Data) -> dict[str, str]:
+    cells = columns(pd.DataFrame(data["rows"]), "{family}", lambda r: pm(r.percent, r.percent_se))
+    return {"table": markdown(cells, "percent of the optimum", [*STEPS[:-2], RANKING, *STEPS[-2:]])}
+
+
+def measured(data: Data) -> str:
+    """What the numbers of each pair come from, as a table."""
+    table = {}
+    for pair, s in data["settings"]["pairs"].items():
+        contexts = f"up to {s['contexts']} in each of {s['bound_prompts']} prompts, one every {s['stride']} tokens"
+        table[SHOWN_PAIR.get(pair, pair)] = {
+            "prompts from": ", ".join(s["sets"]) + (" (chat template)" if s["chat"] else ""),
+            "shared contexts": contexts,
+            "decoding at the largest K": f"{s['prompts']} prompts, at most {s['new_tokens']} new tokens each",
+            "speeds over K and L": f"the first {s['few']} of these prompts",
+            "device, threads": f"{s['device']}, {s['threads']}",
+        }
+    return markdown(table, "measured")
+
+
+def _with_gain(row: Any) -> str:
+    gain = f" ({percent(row.over['bv'])})" if "bv" in row.over and row.name != "bv" else ""
+    return pm(row.value, row.se) + gain
+
+
+def _gain(row: Any) -> str:
+    return percent(row.over["bv"])
+
+
+def _speed(row: Any) -> str:
+    return f"{row.tokens_per_second:.3g} ± {row.tokens_per_second_se:.2g}"
+
+
+def real_paths(data: Data) -> dict[str, str]:
+    rows = pd.DataFrame(data["rows"])
+    last, label = rows["paths"].max(), "{pair}, T = {temperature:g}"
+    tables = {}
+    for field, estimate, words in (
+        ("table", "drafted", "drafted trees"),
+        ("texts", "on-path", "the target's own texts"),
+    ):
+        part = rows[(rows["paths"] == last) & (rows["estimate"] == estimate)]
+        head = f"K = {last}, {words}: tokens per call (over BV)"
+        tables[field] = markdown(columns(part, label, _with_gain), head)
+    return tables | {"depth": str(rows["depth"].iloc[0]), "measured": measured(data)}
+
+
+def real_time(data: Data) -> dict[str, str]:
+    rows = pd.DataFrame(data["rows"])
+
+    def over_bv(row: Any) -> str:
+        return _speed(row) + ("" if row.name == "bv" else f" ({percent((row.speed_over_bv, row.speed_over_bv_se))})")
+
+    def share(row: Any) -> str:
+        return f"{100 * row.milliseconds['verify'] / sum(row.milliseconds.values()):.0f} %"
+
+    last = rows[(rows["paths"] == rows["paths"].max()) & (rows["name"] != "autoregressive")]
+    return {
+        "depth": str(rows["depth"].iloc[0]),
+        "measured": measured(data),
+        "table": markdown(columns(rows, "{pair}, K = {paths}", over_bv), "tokens per second (over BV)"),
+        "shares": markdown(columns(last, "{pair}, K = {paths}", share), "share of verification in the time"),
+    }
+
+
+def real_temperature(data: Data) -> dict[str, str]:
+    rows = pd.DataFrame(data["rows"])
+    cells = columns(rows[rows["name"] != "bv"], "{pair}, T = {temperature:g}", _gain)
+    shape = {"paths": str(rows["paths"].iloc[0]), "depth": str(rows["depth"].iloc[0])}
+    return shape | {"measured": measured(data), "table": markdown(cells, "block efficiency over BV")}
+
+
+def real_depth(data: Data) -> dict[str, str]:
+    rows, points = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
+    points = points.sort_values("depth", kind="stable").sort_values("pair", kind="stable", ascending=False)
+    gains = columns(rows[rows["name"] != "bv"], "{pair}, L = {depth}", _gain)
+    return {
+        "paths": str(rows["paths"].iloc[0]),
+        "measured": measured(data),
+        "table": markdown(gains, "block efficiency over BV"),
+        "speeds": markdown(columns(points, "{pair}, L = {depth}", _speed), "tokens per second"),
+    }
+
+
+def real_bound(data: Data) -> dict[str, str]:
+    rows = pd.DataFrame(data["rows"])
+    over = rows[rows["axis"] == "paths"]
+    at = over[over["paths"] == over["paths"].max()]
+
+    def share(row: Any) -> str:
+        return pm(row.value, row.se) + (
+            "" if row.name == UPPER else f" ({pm(100 * row.share, 100 * row.share_se, 1)} %)"
+        )
+
+    shape = f"K = {at['paths'].iloc[0]}, L = {at['depth'].iloc[0]}, T = 1"
+    table = markdown(columns(at, "{pair}", share), f"{shape}: tokens per call (percent of the bound)")
+    excess = 100 * max(0.0, float((rows["share"] - 1).max()))
+    return {"measured": measured(data), "table": table, "excess": f"{excess:.0e} %"}
+
+
+def real_gap(data: Data) -> dict[str, str]:
+    rows = pd.DataFrame(data["rows"])
+    settings = {}
+    for pair, s in data["settings"]["pairs"].items():
+        part = rows[rows["pair"] == pair]
+        settings[SHOWN_PAIR.get(pair, pair)] = {
+            "contexts": f"{part['contexts'].max()} of {part['prompts'].max()} prompts ({s['prompts']})",
+            "temperature, top-k, L": f"{s['temperature']:g}, {s['top_k']}, {s['depth']}",
+        }
+
+    def gap(row: Any) -> str:
+        return f"{pm(row.value, row.se)} tokens" if row.name == OPTIMUM else pm(row.gap, row.gap_se)
+
+    least = rows.loc[~rows["name"].isin((OPTIMUM, RELAXATION)), "least"].min()
+    order = by_gap(rows, first=(OPTIMUM, RELAXATION))
+    return {
+        "measured": markdown(settings, "measured"),
+        "table": markdown(columns(rows, "{pair}, K = {paths}", gap), "gap to the optimum, %", order),
+        "widest": f"{data['settings']['widest']:.0e}",
+        "least": f"{least:.0e}",
+    }
+
+
+def advise(data: Data) -> dict[str, str]:
+    settings, advice = {}, []
+    for pair in data["pairs"]:
+        off = pd.Series([abs(row["relative_error"]) for row in pair["rows"]])
+        settings[SHOWN_PAIR.get(pair["pair"], pair["pair"])] = {
+            "prompts": str(pair["prompts"]),
+            "settings (algorithm, K, L)": str(len(off)),
+            "median error of prediction": f"{100 * off.median():.1f} %",
+            "largest error of prediction": f"{100 * off.max():.1f} %",
+        }
+        for entry in pair["recommended"]:
+            best = {
+                side.replace("_", " "): "{}, K = {}, L = {}".format(NAMES[entry[side][0]], *entry[side][1:])
+                for side in ("predicted_best", "measured_best")
+            }
+            among = NAMES.get(entry["among"], entry["among"])
+            advice.append({"pair": pair["pair"], "among": among, **best, "loss": f"{100 * entry['loss']:.1f} %"})
+    table = pd.DataFrame(advice).to_markdown(index=False, colalign=["left"] * 4 + ["right"], disable_numparse=True)
+    return {"measured": markdown(settings, "measured"), "table": str(table)}

@@ -1,11 +1,13 @@
-"""The figures: one table of name -> compute, draw, caption, and `make`, which computes, stores, then draws.
+"""The figures: one table of name -> compute, draw, caption fields; `make` computes, stores, then draws.
 
-A figure called NAME is four files: ``NAME.json`` (data, what they were computed with), ``NAME.svg``, ``NAME.png`` and
-``NAME.md`` (caption). All but the first are drawn from the first. A table has ``NAME.tex`` in place of the pictures.
+A figure called NAME has the files ``NAME.json`` (summary of the data, and what computed them), ``NAME.svg``,
+``NAME.png`` and ``NAME.md`` (caption), all drawn from the first. A table has ``NAME.tex`` in place of the pictures. The
+rows of single problems go to ``.records/NAME.json.gz``, which is not part of the repository.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -15,133 +17,76 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from experiments.figures import captions, captions_real, figure_data, plots_paper, plots_real, real_data, table_real
+from experiments.figures import captions, figure_data, plots_paper, plots_real, real_data, table_real
 from experiments.figures.figure_data import Work
+from experiments.figures.real_jobs import RECORDS
 from experiments.figures.real_prompts import BUILT_IN
 from lpverify import errors
 from lpverify.decode.prompts import SETS
 from lpverify.files import provenance, write_whole
 from lpverify.report import plots
 
-SCHEMA = "lpverify/figure@1"
-SIZES = ("full", "quick", "tiny")
+SCHEMA = "lpverify/figure@2"
 PACKAGES = ("numpy", "scipy", "highspy")
 MODEL_PACKAGES = ("torch", "transformers")
+DIGITS = 10
+"""Significant digits of stored numbers."""
 Data = Mapping[str, Any]
+
+
+def _no_fields(data: Data) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True)
 class Figure:
     """How one figure comes about. ``draw`` gives a matplotlib figure, of a ``table`` its text for LaTeX.
 
-    ``models``: it is measured on real models, so the packages of lpverify[decode] are needed to compute it.
-    ``compute`` None: a program of ``experiments/`` writes its data; ``experiment`` is that program and the file that it
-    leaves in the folder of the figures.
+    ``fields``: what fills the caption beside settings and facts; ``models``: it is measured on real models, so the
+    packages of lpverify[decode] are needed to compute it. ``compute`` None: the program ``experiment`` writes its data.
     """
 
-    title: str
+    name: str
     compute: Callable[[Work], dict[str, Any]] | None
     draw: Callable[[Data], Any]
-    caption: Callable[[Data], str]
+    fields: Callable[[Data], dict[str, Any]] = _no_fields
     models: bool = False
     table: bool = False
-    experiment: tuple[str, str] | None = None
+    experiment: str | None = None
+
+    @property
+    def title(self) -> str:
+        """The heading of its caption."""
+        return captions.title(self.name)
 
 
 FIGURES = {
-    "balance": Figure(
-        "The balance of one position", figure_data.one_position, plots_paper.one_position, captions.one_position
-    ),
-    "single_path": Figure(
-        "One path: block verification is the optimum",
-        figure_data.single_path_rows,
-        plots_paper.single_path,
-        captions.single_path,
-    ),
-    "multi_path": Figure(
-        "Many paths: every algorithm and the optimum",
-        figure_data.multi_path_rows,
-        plots_paper.multi_path,
-        captions.multi_path,
-    ),
-    "where_gbv_loses": Figure(
-        "Where greedy multi-path verification loses",
-        figure_data.grid_rows,
-        plots_paper.where_gbv_loses,
-        captions.where_gbv_loses,
-    ),
-    "decomposition": Figure(
-        "Where the gap to the optimum goes",
-        figure_data.decomposition_rows,
-        plots_paper.decomposition,
-        captions.decomposition,
-    ),
-    "solver_scaling": Figure(
-        "Time and gap against the number of nodes", figure_data.scaling_rows, plots_paper.scaling, captions.scaling
-    ),
-    "real_paths": Figure(
-        "Real models: block efficiency over K",
-        real_data.paths_rows,
-        plots_real.real_paths,
-        captions_real.real_paths,
-        models=True,
-    ),
-    "real_time": Figure(
-        "Real models: tokens per second and time by stage",
-        real_data.time_rows,
-        plots_real.real_time,
-        captions_real.real_time,
-        models=True,
-    ),
-    "real_temperature": Figure(
-        "Real models: block efficiency over temperature",
-        real_data.temperature_rows,
-        plots_real.real_temperature,
-        captions_real.real_temperature,
-        models=True,
-    ),
-    "real_depth": Figure(
-        "Real models: block efficiency and tokens per second over L",
-        real_data.depth_rows,
-        plots_real.real_depth,
-        captions_real.real_depth,
-        models=True,
-    ),
-    "real_bound": Figure(
-        "Real models: how much of the upper bound is reached",
-        real_data.share_rows,
-        plots_real.real_bound,
-        captions_real.real_bound,
-        models=True,
-    ),
-    "table_real": Figure(
-        "Real models: every algorithm",
-        real_data.table_rows,
-        table_real.latex,
-        table_real.caption,
-        models=True,
-        table=True,
-    ),
-    "real_gap": Figure(
-        "Real truncated trees: gap to the exact optimum",
-        real_data.gap_rows,
-        plots_real.real_gap,
-        captions_real.real_gap,
-        experiment=("experiments/real_trees.py", real_data.TREES),
-    ),
-    "advise": Figure(
-        "Real models: predicted and measured tokens per second",
-        None,
-        plots_real.advise,
-        captions_real.advise,
-        experiment=("experiments/advise_check.py", "advise.json"),
-    ),
-}
+    figure.name: figure
+    for figure in (
+        Figure("balance", figure_data.one_position, plots_paper.one_position),
+        Figure("single_path", figure_data.single_path_rows, plots_paper.single_path),
+        Figure("multi_path", figure_data.multi_path_rows, plots_paper.multi_path, captions.multi_path),
+        Figure("where_gbv_loses", figure_data.grid_rows, plots_paper.where_gbv_loses),
+        Figure("decomposition", figure_data.decomposition_rows, plots_paper.decomposition, captions.decomposition),
+        Figure("solver_scaling", figure_data.scaling_rows, plots_paper.scaling),
+        Figure("real_paths", real_data.paths_rows, plots_real.real_paths, captions.real_paths, models=True),
+        Figure("real_time", real_data.time_rows, plots_real.real_time, captions.real_time, models=True),
+        Figure(
+            "real_temperature", real_data.temperature_rows, plots_real.real_temperature, captions.real_temperature,
+            models=True,
+        ),
+        Figure("real_depth", real_data.depth_rows, plots_real.real_depth, captions.real_depth, models=True),
+        Figure("real_bound", real_data.share_rows, plots_real.real_bound, captions.real_bound, models=True),
+        Figure("table_real", real_data.table_rows, table_real.latex, table_real.fields, models=True, table=True),
+        Figure("real_gap", None, plots_real.real_gap, captions.real_gap, experiment="experiments/real_trees.py"),
+        Figure("advise", None, plots_real.advise, captions.advise, experiment="experiments/advise_check.py"),
+    )
+}  # fmt: skip
 
 
 def available(folder: str | os.PathLike[str]) -> list[str]:
     """All figures but those whose experiment has not left its data in ``folder``."""
-    return [n for n, f in FIGURES.items() if f.experiment is None or (Path(folder) / f.experiment[1]).exists()]
+    return [n for n, f in FIGURES.items() if f.experiment is None or (Path(folder) / f"{n}.json").exists()]
 
 
 def make(
@@ -149,50 +94,48 @@ def make(
 ) -> Iterator[tuple[str, float]]:
     """Compute, store and draw ``names`` (default: all `available`) into the folder ``out``; ``work`` None only draws.
 
-    Yields each name with the seconds it took, when it is done. Raises InputError for an unknown name, or for data that
-    are missing or not of the figure.
+    Yields each name with the seconds it took, when it is done. Raises InputError for an unknown name, for missing
+    packages, and for data that are missing or not of the figure.
     """
     chosen = tuple(available(out) if names is None else dict.fromkeys(names))
     for name in chosen:
         errors.choice("figure", name, tuple(FIGURES))
+    needed = {"matplotlib": "plot"}
     if work is not None and any(FIGURES[name].models for name in chosen):
-        for package in MODEL_PACKAGES:
-            if find_spec(package) is None:
-                raise errors.fail("figures", got=f"no {package}", expected="it installed (the extra lpverify[decode])")
-    if find_spec("matplotlib") is None:
-        raise errors.fail("figures", got="no matplotlib", expected="it installed (the extra lpverify[plot])")
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    return _made(chosen, folder, work)
+        needed |= dict.fromkeys(MODEL_PACKAGES, "decode")
+    for package, extra in needed.items():
+        if find_spec(package) is None:
+            raise errors.fail("figures", got=f"no {package}", expected=f"pip install 'lpverify[{extra}]' first")
+    return _made(chosen, Path(out), work)
 
 
 def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tuple[str, float]]:
     for name in names:
         began = time.perf_counter()
-        if work is not None and FIGURES[name].compute is not None:
-            store(name, folder, work)
+        compute = FIGURES[name].compute
+        if work is not None and compute is not None:
+            packages = (*PACKAGES, *(MODEL_PACKAGES if FIGURES[name].models else ()))
+            made_with = provenance(*packages)  # before the work: a checkout may change meanwhile
+            data = compute(work)
+            store(name, folder, data, made_with, size=work.size, seconds=time.perf_counter() - began)
         draw(name, folder)
         yield name, time.perf_counter() - began
 
 
-def store(name: str, folder: Path, work: Work) -> None:
-    """Compute a figure's data and write them."""
-    began = time.perf_counter()
-    made_with = provenance(
-        *PACKAGES, *(MODEL_PACKAGES if FIGURES[name].models else ())
-    )  # before the work: a checkout may change meanwhile
-    compute = FIGURES[name].compute
-    assert compute is not None
-    data = compute(work)
-    document = {
-        "schema": SCHEMA,
-        "figure": name,
-        "size": work.size,
-        "seconds": round(time.perf_counter() - began, 3),
-        "provenance": made_with,
-        "data": data,
-    }
-    write_whole(folder / f"{name}.json", _lines(document).encode())
+def store(
+    name: str, folder: Path, data: dict[str, Any], made_with: Mapping[str, Any], *, size: str, seconds: float
+) -> None:
+    """Write a figure's data: the summary, and the rows of single problems (key ``instances``) apart from it."""
+    instances = data.pop("instances", None)
+    git = made_with.get("git")
+    made_with = {**made_with, "git": git and {"commit": git["commit"]}}
+    document = {"schema": SCHEMA, "figure": name, "size": size, "seconds": round(seconds, 1), "provenance": made_with}
+    text = _lines({**document, "data": rounded(data)})
+    folder.mkdir(parents=True, exist_ok=True)
+    if instances is not None:
+        (folder / RECORDS).mkdir(exist_ok=True)
+        write_whole(folder / RECORDS / f"{name}.json.gz", gzip.compress(json.dumps(instances).encode(), mtime=0))
+    write_whole(folder / f"{name}.json", text.encode())
 
 
 def stored(name: str, folder: Path) -> dict[str, Any]:
@@ -202,7 +145,7 @@ def stored(name: str, folder: Path) -> dict[str, Any]:
         document = json.loads(path.read_text())
     except FileNotFoundError as error:
         experiment = FIGURES[name].experiment
-        first = "compute them" if experiment is None else f"python {experiment[0]}"
+        first = "compute them" if experiment is None else f"python {experiment}"
         raise errors.fail(str(path), got="no such file", expected=f"the figure's data; {first} first") from error
     except ValueError as error:
         raise errors.fail(str(path), got=f"no JSON ({error})", expected=f"a document {SCHEMA}") from error
@@ -212,7 +155,7 @@ def stored(name: str, folder: Path) -> dict[str, Any]:
 
 
 def draw(name: str, folder: Path) -> None:
-    """Picture and caption from the stored data."""
+    """Write picture and caption from the stored data."""
     document = stored(name, folder)
     figure = FIGURES[name]
     drawn = figure.draw(document["data"])
@@ -221,40 +164,52 @@ def draw(name: str, folder: Path) -> None:
     else:
         for kind in ("png", "svg"):
             write_whole(folder / f"{name}.{kind}", plots.render(drawn, kind))
-    size = document["size"]
-    note = "" if size == "full" else f"*Size {size}: fewer or smaller instances than the full figure.*\n\n"
-    text = f"# {figure.title}\n\n{note}{figure.caption(document['data'])}\n{_origin(document)}\n"
-    write_whole(folder / f"{name}.md", text.encode())
+    write_whole(folder / f"{name}.md", caption(document).encode())
+
+
+def caption(document: Mapping[str, Any]) -> str:
+    """The caption of a stored document, with the origin of the data in its last line."""
+    figure, data, size = FIGURES[document["figure"]], document["data"], document["size"]
+    heading, _, text = captions.caption(figure.name, data, figure.fields(data)).partition("\n")
+    note = "" if size == "full" else f"\n*Size {size}: fewer or smaller problems than the full figure.*\n"
+    return f"{heading}\n{note}{text}\n{_origin(document)}\n"
 
 
 def _origin(document: Mapping[str, Any]) -> str:
-    made = document["provenance"]
-    git = made.get("git")
-    at = "" if git is None else f", commit {git['commit'][:12]}" + (" with changes" if git.get("changed") else "")
-    versions = ", ".join(
-        f"{name} {made[name]}" for name in ("lpverify", "python", *PACKAGES, *MODEL_PACKAGES) if made.get(name)
-    )
-    experiment = FIGURES[document["figure"]].experiment
-    command = f"lpverify figures --only {document['figure']}" + (" --quick" if document["size"] == "quick" else "")
-    command += "".join(f" --prompts {name}" for name in _named_sets(document["data"]))
-    command = command if experiment is None else f"python {experiment[0]}"
-    took = f"{document['seconds']:.0f} s; " if experiment is None else ""
-    how = f"`{command}` computes them again ({took}{versions}{at})"
-    return f"Data: `{document['figure']}.json`; {how}."
+    """The last line of a caption: where the data are, what computes them, and the versions that did."""
+    name, versions = document["figure"], dict(document["provenance"])
+    size = " --quick" if document["size"] == "quick" else ""
+    prompts = "".join(f" --prompts {name}" for name in _named_sets(document["data"]))
+    experiment = FIGURES[name].experiment
+    command = f"lpverify figures --only {name}{size}{prompts}" if experiment is None else f"python {experiment}"
+    packages = ("lpverify", "python", *PACKAGES, *MODEL_PACKAGES)
+    shown = ", ".join(f"{package} {versions[package]}" for package in packages if versions.get(package))
+    commit = f", commit {versions['git']['commit'][:12]}" if versions.get("git") else ""
+    return f"Data: `{name}.json`, computed by `{command}` ({shown}{commit})."
 
 
 def _named_sets(data: Data) -> list[str]:
     """The prompts that are not built in, as options: a public set by its name, any other as a file."""
     pairs = data.get("settings", {}).get("pairs", {}).values()
-    labels = dict.fromkeys(name for of in pairs for name in of.get("sets", ()) if name not in BUILT_IN)
+    labels = dict.fromkeys(name for pair in pairs for name in pair.get("sets", ()) if name not in BUILT_IN)
     return [name if name in SETS else f"{name}=FILE" for name in labels]
 
 
+def rounded(value: Any) -> Any:
+    """All floats of plain data rounded to `DIGITS` significant digits."""
+    if isinstance(value, Mapping):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry) for entry in value]
+    return float(f"{value:.{DIGITS - 1}e}") if isinstance(value, float) else value
+
+
 def _lines(document: Mapping[str, Any]) -> str:
-    """JSON with one row of the data a line."""
-    data = document["data"]
-    if "rows" not in data:
-        return json.dumps(document, indent=1, allow_nan=False) + "\n"
-    text = json.dumps({**document, "data": {**data, "rows": "@"}}, indent=1, allow_nan=False)
-    rows = ",\n".join("   " + json.dumps(row, allow_nan=False) for row in data["rows"])
-    return text.replace('"@"', f"[\n{rows}\n  ]") + "\n"
+    """JSON with one row of the data on each line."""
+    data = dict(document["data"])
+    tables = {key: data[key] for key in ("rows", "points") if key in data}
+    text = json.dumps({**document, "data": data | {key: f"@{key}" for key in tables}}, indent=1, allow_nan=False)
+    for key, rows in tables.items():
+        body = ",\n".join("   " + json.dumps(row, allow_nan=False) for row in rows)
+        text = text.replace(f'"@{key}"', f"[\n{body}\n  ]")
+    return text + "\n"

@@ -1,8 +1,8 @@
-"""Drawing the figures of `figures.py`: data in, a matplotlib figure out. Nothing is computed but means.
+"""Figures about small problems: summaries of `experiments.figures.figure_data` in, a matplotlib figure out.
 
-Every panel function takes data and ``ax`` and returns ``ax``. Error bars are one standard error over instances of the
-difference to the same instance's optimum, so none crosses the optimum (a mean of numbers >= 0 is at least its standard
-error); the optimum's own standard error is a band.
+Every panel function takes ``ax`` and data and returns ``ax``. Error bars are one standard error over instances of the
+difference to the same instance's optimum, so none crosses the optimum (the mean of numbers >= 0 is at least its
+standard error); the standard error of the optimum itself is a band.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from experiments.figures.figure_data import STEPS
 from lpverify.exact.compare import OPTIMUM, RANKING, RELAXATION
 from lpverify.report import plots
 from lpverify.report.plots import ACCENT, INK, MUTED, OPTIMUM_COLOUR, SHOWN, UNIT, canvas
@@ -28,105 +30,90 @@ STYLE = plots.looks([])
 LEAST_GAP = 0.01
 """Gaps in percent below this are drawn here, on the floor of a logarithmic axis."""
 
-Curve = tuple[Sequence[float], Sequence[float], Sequence[float]]  # x, y, standard error
+Curve = tuple[npt.NDArray[np.float64], ...]
+"""x, y, standard error, which may have two rows: down and up."""
 
 
 def one_position(data: Data) -> Figure:
-    """F1: accepted mass and correction stacked to what is emitted, beside the naive correction."""
+    """F1: accepted mass and correction stacked to the emitted distribution, beside the naive correction."""
     fig, axes = canvas(9.6, 3.9, 1, 2, sharey=True)
-    rejected = data["rejected_mass"]
-    naive = [rejected * p for p in data["target"]]
-    balance_bars(axes[0, 0], data, data["residual"], "correction from the residual", "Right: the emitted law is p")
-    words = f"Wrong: off by {data['naive_law_error']:.2f} (total variation)"
-    balance_bars(axes[0, 1], data, naive, "correction from p itself", words)
+    naive = [data["rejected_mass"] * p for p in data["target"]]
+    wrong = f"Wrong: off by {data['naive_law_error']:.2f} (total variation)"
+    right = "Right: emits the target distribution p"
+    balance_bars(axes[0, 0], data, data["residual"], "correction from the residual", right)
+    balance_bars(axes[0, 1], data, naive, "correction from p itself", wrong)
     axes[0, 0].set_ylabel("probability")
     return fig
 
 
 def balance_bars(ax: Axes, data: Data, correction: Sequence[float], name: str, title: str) -> Axes:
-    """One bar a token: min(p, q) and what the correction adds; a line marks p, a mark the draft's q."""
-    places = np.arange(len(data["target"]))
+    """A bar for each token: min(p, q) and what the correction adds; a line marks p, a diamond the draft's q."""
+    tokens = np.arange(len(data["target"]))
     accepted, added = np.asarray(data["accepted"]), np.asarray(correction)
-    ax.bar(places, accepted, 0.56, color=ACCENT, label="accepted min(p, q)")
-    ax.bar(places, added, 0.56, bottom=accepted, color="#e69f00", hatch="//", edgecolor="white", label=name)
-    for place, p in zip(places, data["target"], strict=True):
-        ax.hlines(p, place - 0.36, place + 0.36, color=OPTIMUM_COLOUR, linewidth=2.2, zorder=4)
-    ax.hlines([], 0, 0, color=OPTIMUM_COLOUR, linewidth=2.2, label="target p")
-    ax.plot(places, data["draft"], "D", color="white", markeredgecolor=INK, markersize=6, zorder=5, label="draft q")
-    for place, total, p in zip(places, accepted + added, data["target"], strict=True):
+    ax.bar(tokens, accepted, 0.56, color=ACCENT, label="accepted min(p, q)")
+    ax.bar(tokens, added, 0.56, bottom=accepted, color="#e69f00", hatch="//", edgecolor="white", label=name)
+    ax.hlines(data["target"], tokens - 0.36, tokens + 0.36, OPTIMUM_COLOUR, linewidth=2.2, zorder=4, label="target p")
+    ax.plot(tokens, data["draft"], "D", color="white", markeredgecolor=INK, markersize=6, zorder=5, label="draft q")
+    for token, total, p in zip(tokens, accepted + added, data["target"], strict=True):
         wrong = abs(total - p) > 1e-12
-        ax.annotate(
-            f"{total:.2f}" + (f" (p = {p:.2f})" if wrong else ""),
-            (place, total),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontweight="bold" if wrong else "normal",
-            color=INK,
-        )
-    ax.set_xticks(places, [f"token {x}" for x in places])
+        label = f"{total:.2f}" + (f" (p = {p:.2f})" if wrong else "")
+        weight = "bold" if wrong else "normal"
+        above: Any = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "color": INK}
+        ax.annotate(label, (token, total), fontweight=weight, **above)
+    ax.set_xticks(tokens, [f"token {x}" for x in tokens])
     ax.set_ylim(0, 1.3 * max(*data["target"], *data["draft"]))
-    ax.set_title(title, loc="left", fontweight="bold", color=INK)
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
-    plots.despine(ax)
-    return ax
+    return plots.despine(ax, title)
 
 
 def single_path(data: Data) -> Figure:
     """F2: LP optimum, BV and token rule over depth and over draft noise."""
-    frame = pd.DataFrame(data["rows"])
+    frame, settings = pd.DataFrame(data["rows"]), data["settings"]
     fig, axes = canvas(9.6, 4.0, 1, 2)
-    settings = data["settings"]
     panels = (
         ("depth", "draft depth L", f"V = {settings['vocab']}, draft noise {frame['draft_noise'].iloc[0]:g}"),
-        ("noise", "noise in the draft's logits", f"V = {settings['vocab']}, L = {settings['depth']}"),
+        ("draft_noise", "noise in the draft's logits", f"V = {settings['vocab']}, L = {settings['depth']}"),
     )
-    for ax, (axis, label, title) in zip(axes[0], panels, strict=True):
-        rows = frame[frame["axis"] == axis]
-        by = "depth" if axis == "depth" else "draft_noise"
-        on_optimum(ax, _curve(rows, by, OPTIMUM), {name: _curve(rows, by, name, OPTIMUM) for name in ("bv", "token")})
+    for ax, (by, label, title) in zip(axes[0], panels, strict=True):
+        rows = frame[frame["axis"] == by.removeprefix("draft_")]
+        on_optimum(ax, curve(rows, by, "optimum"), curve(rows, by, "bv"), curve(rows, by, "token", "off_token_se"))
         ax.set_xlabel(label)
-        if axis == "depth":
+        if by == "depth":
             ax.set_xticks(sorted(set(rows[by])))
-        ax.set_title(title, loc="left", fontweight="bold", color=INK)
+        plots.despine(ax, title)
     axes[0, 0].set_ylabel(UNIT)
     return fig
 
 
-def on_optimum(ax: Axes, best: Curve, curves: Mapping[str, Curve]) -> Axes:
+def on_optimum(ax: Axes, best: Curve, bv: Curve, token: Curve) -> Axes:
     """The optimum as a broad line, BV as open marks on it, the token rule below."""
     band(ax, best)
     ax.plot(best[0], best[1], color=OPTIMUM_COLOUR, linewidth=5, alpha=0.6, label="LP optimum (HiGHS)")
-    x, y, _ = curves["bv"]
-    ax.plot(x, y, STYLE["bv"][1], color=INK, markerfacecolor="white", markersize=6.5, zorder=4, label="BV")
-    x, y, error = curves["token"]
+    ax.plot(bv[0], bv[1], STYLE["bv"][1], color=INK, markerfacecolor="white", markersize=6.5, zorder=4, label="BV")
     colour, marker = STYLE["token"]
-    ax.errorbar(x, y, error, color=colour, marker=marker, capsize=2.5, linewidth=1.4, markersize=5, label="token rule")
+    ax.errorbar(*token, color=colour, marker=marker, capsize=2.5, linewidth=1.4, markersize=5, label="token rule")
     ax.legend(frameon=False)
-    plots.despine(ax)
     return ax
 
 
 def band(ax: Axes, best: Curve) -> Axes:
     """One standard error of the mean optimum on both sides."""
-    x, y, error = (np.asarray(values, dtype=float) for values in best)
+    x, y, error = best
     ax.fill_between(x, y - error, y + error, color=OPTIMUM_COLOUR, alpha=0.13, linewidth=0, zorder=0)
     return ax
 
 
 def multi_path(data: Data) -> Figure:
-    """F3: block efficiency (top) and gap to the optimum in percent (bottom) against K, a column a family."""
-    frame = _with_gap(pd.DataFrame(data["rows"]))
+    """F3: block efficiency (top) and gap to the optimum in percent (bottom) against K, a column for each family."""
+    frame = pd.DataFrame(data["rows"])
     families = list(dict.fromkeys(frame["family"]))
-    fig, axes = canvas(5.0 * len(families), 8.6, 2, len(families), sharex=True)
+    fig, axes = canvas(4.6 * len(families), 7.6, 2, len(families), sharex=True)
     for column, family in enumerate(families):
         rows = frame[frame["family"] == family]
-        names = [name for name in dict.fromkeys(rows["name"]) if name != OPTIMUM]
-        values = {n: _curve(rows[rows["name"] == n], "paths", "block_efficiency", "optimum") for n in names}
-        best = _curve(rows[rows["name"] == OPTIMUM], "paths", "block_efficiency")
-        labelled_lines(axes[0, column], values, best)
-        gaps = {name: _curve(rows[rows["name"] == name], "paths", "percent") for name in names}
-        gap_lines(axes[1, column], gaps)
+        verifiers = rows[rows["name"] != OPTIMUM]
+        best = curve(rows[rows["name"] == OPTIMUM], "paths", "value")
+        labelled_lines(axes[0, column], curves(verifiers, "paths", "value", "off_se"), best)
+        gap_lines(axes[1, column], curves(verifiers, "paths", "gap"))
         axes[0, column].set_title(family, loc="left", fontweight="bold", color=INK)
         axes[1, column].set_xlabel("draft paths K")
         axes[1, column].set_xticks(sorted(set(rows["paths"])))
@@ -143,35 +130,33 @@ def labelled_lines(
     best_name: str = "optimum",
     words: Mapping[str, str] | None = None,
 ) -> Axes:
-    """A line with error bars an algorithm, its name at the right end, the optimum (or a bound) above them all.
+    """A line with error bars for each algorithm, its name at the right end, the optimum (or a bound) above them.
 
-    ``words``: what to write instead of an algorithm's name.
+    ``words``: labels instead of the algorithms' names. Set the vertical limits first where they matter.
     """
     shown = SHOWN | dict(words or {})
     ends = []
     for name, (x, y, error) in curves.items():
         colour, marker = STYLE[name]
         ax.errorbar(
-            x, y, error, color=colour, marker=marker, linewidth=1.3, elinewidth=0.8, capsize=1.8, markersize=5, zorder=3
-        )
+            x, y, error, color=colour, marker=marker, lw=1.3, elinewidth=0.8, markersize=5, clip_on=False, zorder=3
+        )  # fmt: skip
         ends.append((x[-1], y[-1], shown[name], colour))
     if best is not None:
         band(ax, best)
         ax.plot(best[0], best[1], color=OPTIMUM_COLOUR, linewidth=2.4, zorder=4)
         ends.append((best[0][-1], best[1][-1], best_name, OPTIMUM_COLOUR))
     plots.label_ends(ax, ends, start=min(x[0] for x, _, _ in curves.values()), fontsize=9)
-    plots.despine(ax)
-    return ax
+    return plots.despine(ax)
 
 
 def gap_lines(ax: Axes, curves: Mapping[str, Curve]) -> Axes:
-    """Gaps in percent on a logarithmic axis; what is below `LEAST_GAP` lies on its floor."""
-    floored = {}
+    """Gaps in percent on a logarithmic axis; gaps below `LEAST_GAP` are drawn on its floor."""
+    floored: dict[str, Curve] = {}
     for name, (x, y, error) in curves.items():
-        values = np.maximum(np.asarray(y, dtype=float), LEAST_GAP)
-        down = np.minimum(np.asarray(error, dtype=float), values - LEAST_GAP)  # a bar ends at the floor, too
-        shown: Any = np.stack([np.maximum(down, 0), np.where(np.asarray(y) >= LEAST_GAP, error, 0)])
-        floored[name] = (x, values, shown)
+        values = np.maximum(y, LEAST_GAP)
+        down = np.clip(values - LEAST_GAP, 0, error)  # a bar ends at the floor, too
+        floored[name] = (x, values, np.stack([down, np.where(y >= LEAST_GAP, error, 0)]))
     ax.set_yscale("log")
     top = max(float(np.max(y)) for _, y, _ in floored.values())
     ax.set_ylim(0.75 * LEAST_GAP, 2 * max(top, 1.0))
@@ -185,96 +170,91 @@ def gap_lines(ax: Axes, curves: Mapping[str, Curve]) -> Axes:
 def where_gbv_loses(data: Data) -> Figure:
     """F4: GBV minus BV and PBV minus GBV over temperature and draft noise."""
     frame = pd.DataFrame(data["rows"])
-    fig, axes = canvas(11.5, 4.6, 1, 2)
+    fig, axes = canvas(11.5, 4.8, 1, 2)
     for ax, (first, second) in zip(axes[0], (("gbv", "bv"), ("pbv", "gbv")), strict=True):
-        heat_map(ax, frame.assign(difference=frame[first] - frame[second]))
+        heat_map(ax, frame, f"{first}_{second}")
         title = f"{SHOWN[first]} minus {SHOWN[second]}, tokens per target call"
         ax.set_title(title, loc="left", fontweight="bold", color=INK)
     axes[0, 0].set_ylabel("temperature")
+    fig.supxlabel("(in parentheses: within two standard errors of 0)", fontsize=9, color=MUTED)
     return fig
 
 
-def heat_map(ax: Axes, frame: pd.DataFrame) -> Axes:
-    """Means of ``difference``, written in the cells, in brackets where within two standard errors of 0."""
-    groups = frame.groupby(["temperature", "draft_noise"])["difference"]
-    mean, error = groups.mean().unstack(), groups.sem().unstack().fillna(0.0)
+def heat_map(ax: Axes, frame: pd.DataFrame, column: str) -> Axes:
+    """A mean for each cell, written into it; in parentheses where it is within two standard errors of 0."""
+    mean = frame.pivot(index="temperature", columns="draft_noise", values=column)
+    error = frame.pivot(index="temperature", columns="draft_noise", values=f"{column}_se").to_numpy()
     most = max(float(mean.abs().to_numpy().max()), 1e-9)
     image = ax.imshow(mean.to_numpy(), cmap="PuOr", vmin=-most, vmax=most, origin="lower", aspect="auto")
     shades = image.to_rgba(mean.to_numpy())[..., :3] @ np.array([0.299, 0.587, 0.114])
     for i, j in np.ndindex(*mean.shape):
-        value, wide = float(mean.iloc[i, j]), 2 * float(error.iloc[i, j])
+        value = float(mean.iloc[i, j])
         text = f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") if abs(value) >= 0.005 else "0"
-        sure = abs(value) > wide or text == "0"
+        shown = text if abs(value) > 2 * error[i, j] or text == "0" else f"({text})"
         colour = "white" if shades[i, j] < 0.55 else INK
-        ax.text(j, i, text if sure else f"({text})", ha="center", va="center", fontsize=8.5, color=colour)
+        ax.text(j, i, shown, ha="center", va="center", fontsize=8.5, color=colour)
     ax.set_xticks(range(mean.shape[1]), [f"{x:g}" for x in mean.columns])
     ax.set_yticks(range(mean.shape[0]), [f"{x:g}" for x in mean.index])
     ax.set_xlabel("noise in the draft's logits")
-    for side in ax.spines.values():
-        side.set_visible(False)
+    ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     return ax
 
 
-STAGES = ("bv", "gbv", "tgbv", "pbv", "ebv", OPTIMUM, RELAXATION)
-"""The steps of the decomposition; the best single ranking is beside them."""
-
-
 def decomposition(data: Data) -> Figure:
-    """F5: steps from BV to the optimum and the node relaxation, a panel a family."""
+    """F5: steps from BV to the optimum and the node relaxation, a panel for each family."""
     frame = pd.DataFrame(data["rows"])
     families = list(dict.fromkeys(frame["family"]))
     fig, axes = canvas(4.3 * len(families), 4.0, 1, len(families), sharey=True)
     for ax, family in zip(axes[0], families, strict=True):
-        rows = frame[frame["family"] == family]
-        steps(ax, rows.pivot(index="seed", columns="name", values="block_efficiency"))
+        steps(ax, frame[frame["family"] == family].set_index("name"))
         ax.set_title(family, loc="left", fontweight="bold", color=INK)
         ax.set_xlabel("percent of the optimum")
     return fig
 
 
-def steps(ax: Axes, wide: pd.DataFrame) -> Axes:
-    """A bar from each stage to the next, in percent of each instance's optimum, its length in words on the left."""
+def steps(ax: Axes, rows: pd.DataFrame) -> Axes:
+    """A bar from each step to the next in percent of the optimum; its length is written on the left.
+
+    ``rows``: of `figure_data.decomposition_summary`, by name.
+    """
     from matplotlib.patches import Rectangle
 
-    percent = wide.div(wide[OPTIMUM], axis=0) * 100
-    mean, error = percent.mean(), percent.sem().fillna(0.0)
-    least = float(mean[[*STAGES, RANKING]].min() - error[[*STAGES, RANKING]].max())
+    order = [*STEPS[:-2], RANKING, *STEPS[-2:]]
+    percent, error = rows["percent"], rows["percent_se"]
+    inner = [*STEPS[:-1], RANKING]
+    least = float(percent[inner].min() - error[inner].max())
     low = least - 0.55 * (100 - least)
-    rows = [*STAGES[:-2], RANKING, *STAGES[-2:]]
-    before = float(mean["bv"])
-    for place, name in enumerate(rows):
-        value = float(mean[name])
+    before = float(percent["bv"])
+    for position, name in enumerate(order):
+        value = float(percent[name])
         if name in ("bv", RANKING):
-            words = f"{value:.1f} %"
-            mark = ax.plot(value, place, "s" if name == "bv" else "D", color=INK, markerfacecolor="white", zorder=5)[0]
-            mark.set_clip_path(Rectangle((low, -1), 100 - low, len(rows) + 1, transform=ax.transData))
+            label = f"{value:.1f} %"
+            marker = "s" if name == "bv" else "D"
+            mark = ax.plot(value, position, marker, color=INK, markerfacecolor="white", zorder=5)[0]
+            mark.set_clip_path(Rectangle((low, -1), 100 - low, len(order) + 1, transform=ax.transData))
         else:
-            last = STAGES[STAGES.index(name) - 1]
-            change = percent[name] - percent[last]
-            words = f"{change.mean():+.2f} \N{PLUS-MINUS SIGN} {0.0 if len(change) < 2 else change.sem():.2f}"
-            bar = ax.barh(place, value - before, 0.62, left=before, zorder=2)[0]
+            label = f"{rows['change'][name]:+.2f} \N{PLUS-MINUS SIGN} {rows['change_se'][name]:.2f}"
+            bar = ax.barh(position, value - before, 0.62, left=before, zorder=2)[0]
             if name == RELAXATION:
                 bar.set(facecolor="none", edgecolor=MUTED, linestyle="--")
             else:
                 down = value < before
                 bar.set(facecolor="#e69f00" if down else ACCENT, hatch="////" if down else "", linewidth=0)
                 bar.set_edgecolor("white")
-            ax.vlines(before, rows.index(last), place, color=MUTED, linewidth=0.7, zorder=1)
+            ax.vlines(before, order.index(STEPS[STEPS.index(name) - 1]), position, color=MUTED, linewidth=0.7, zorder=1)
         if name != OPTIMUM:
-            ax.errorbar(value, place, xerr=float(error[name]), color=INK, linewidth=1, capsize=2.5, zorder=4)
-        words = words.replace("-", "\N{MINUS SIGN}")
-        ax.annotate(words, (0.02, place), xycoords=("axes fraction", "data"), va="center_baseline", fontsize=9)
+            ax.errorbar(value, position, xerr=float(error[name]), color=INK, linewidth=1, capsize=2.5, zorder=4)
+        label = label.replace("-", "\N{MINUS SIGN}")
+        ax.annotate(label, (0.02, position), xycoords=("axes fraction", "data"), va="center_baseline", fontsize=9)
         before = before if name == RANKING else value
     ax.axvline(100, color=OPTIMUM_COLOUR, linewidth=2.2, zorder=6)
-    names = {OPTIMUM: "optimum", RELAXATION: "node relaxation"}
-    ax.set_yticks(range(len(rows)), [names.get(name, SHOWN.get(name, name)) for name in rows])
-    ax.set_ylim(len(rows) - 0.4, -0.6)
-    ax.set_xlim(low, max(float(mean.max()) + float(error[RELAXATION]), 100) + 0.03 * (100 - low))
+    ax.set_yticks(range(len(order)), [SHOWN.get(name, name) for name in order])
+    ax.set_ylim(len(order) - 0.4, -0.6)
+    ax.set_xlim(low, max(float(percent.max()) + float(error[RELAXATION]), 100) + 0.03 * (100 - low))
     ax.locator_params(axis="x", nbins=5)
-    plots.despine(ax)
     ax.tick_params(axis="y", length=0)
-    return ax
+    return plots.despine(ax)
 
 
 def scaling(data: Data) -> Figure:
@@ -285,47 +265,28 @@ def scaling(data: Data) -> Figure:
 
 
 def time_against_nodes(ax: Axes, frame: pd.DataFrame, title: str) -> Axes:
-    """Solver time against number of nodes, both logarithmic, a line a method, the certified gap beside each point.
+    """Solver time against number of nodes, both logarithmic, a line for each method, the certified gap at its points.
 
-    Columns ``method``, ``nodes``, ``seconds``, ``gap``. Open markers: the gap asked for (``goal``) was not reached.
+    Columns ``method``, ``nodes``, ``seconds``, ``gap``, ``goal``. Open marks: the gap asked for was not reached.
     """
     from matplotlib.ticker import NullFormatter
 
     for i, (name, rows) in enumerate(frame.groupby("method", sort=False)):
         rows = rows.sort_values("nodes")
-        colour = plots.SERIES[i % len(plots.SERIES)]
+        colour, marker = plots.SERIES[i], plots.MARKERS[i]
         ax.plot(rows["nodes"], rows["seconds"], color=colour, linewidth=1.4, zorder=2)
+        small: Any = {"textcoords": "offset points", "fontsize": 7.5, "color": MUTED}
         for row in rows.itertuples():
             face = colour if row.gap <= row.goal else "white"
-            ax.plot(
-                row.nodes,
-                row.seconds,
-                plots.MARKERS[i % len(plots.MARKERS)],
-                color=colour,
-                markerfacecolor=face,
-                zorder=3,
-            )
+            ax.plot(row.nodes, row.seconds, marker, color=colour, markerfacecolor=face, zorder=3)
             if i == 0 and row.nodes >= 100:  # below, the points crowd and every gap is tiny
-                ax.annotate(
-                    f"{row.gap:.0e}".replace("e-0", "e-"),
-                    (row.nodes, row.seconds),
-                    xytext=(5, -10),
-                    textcoords="offset points",
-                    fontsize=7.5,
-                    color=MUTED,
-                )
-        last = rows.iloc[-1]
-        ax.annotate(
-            str(name),
-            (last["nodes"], last["seconds"]),
-            xytext=(8, 4) if i == 0 else (-8, 4),
-            textcoords="offset points",
-            ha="left" if i == 0 else "right",
-            color=colour,
-            fontweight="bold",
-            annotation_clip=False,
-        )
-    ax.text(0.02, 0.97, "small print: certified gap", transform=ax.transAxes, va="top", fontsize=7.5, color=MUTED)
+                ax.annotate(f"{row.gap:.0e}".replace("e-0", "e-"), (row.nodes, row.seconds), (5, -10), **small)
+        last = (rows["nodes"].iloc[-1], rows["seconds"].iloc[-1])
+        side: Any = {"xytext": (8, 4), "ha": "left"} if i == 0 else {"xytext": (-8, 4), "ha": "right"}
+        side |= {"textcoords": "offset points", "fontweight": "bold", "annotation_clip": False}
+        ax.annotate(str(name), last, color=colour, **side)
+    key = "small print: certified gap\nopen marks: the gap asked for was not reached"
+    ax.text(0.02, 0.97, key, transform=ax.transAxes, va="top", fontsize=7.5, color=MUTED)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.xaxis.set_minor_formatter(NullFormatter())
@@ -334,17 +295,13 @@ def time_against_nodes(ax: Axes, frame: pd.DataFrame, title: str) -> Axes:
     return plots.despine(ax, title)
 
 
-def _curve(rows: pd.DataFrame, by: str, value: str, against: str | None = None) -> Curve:
-    """Mean of a column and its standard error, with ``against`` that of the difference to another column."""
-    mean = rows.groupby(by)[value].mean()
-    spread = rows[value] if against is None else rows[value] - rows[against]
-    error = spread.groupby(rows[by]).sem().fillna(0.0)
-    return mean.index.to_numpy(dtype=float), mean.to_numpy(dtype=float), error.to_numpy(dtype=float)
+def curve(rows: pd.DataFrame, by: str, value: str, error: str | None = None) -> Curve:
+    """The points of one line in order; ``error``: column of the standard error, default ``value`` + "_se"."""
+    rows = rows.sort_values(by)
+    x, y, bars = (rows[column].to_numpy(dtype=float) for column in (by, value, error or f"{value}_se"))
+    return x, y, bars
 
 
-def _with_gap(frame: pd.DataFrame) -> pd.DataFrame:
-    """Adds ``percent``: the gap to the optimum of the same instance, in percent of it."""
-    keys = ["family", "paths", "seed"]
-    best = frame[frame["name"] == OPTIMUM].set_index(keys)["block_efficiency"].rename("optimum")
-    joined = frame.join(best, on=keys)
-    return joined.assign(percent=100 * (joined["optimum"] - joined["block_efficiency"]) / joined["optimum"])
+def curves(rows: pd.DataFrame, by: str, value: str, error: str | None = None) -> dict[str, Curve]:
+    """A line for each algorithm, in the order of the rows."""
+    return {str(name): curve(rows[rows["name"] == name], by, value, error) for name in dict.fromkeys(rows["name"])}

@@ -1,6 +1,6 @@
-"""Drawing the figures about real models: data of `experiments.figures.real_data` in, a matplotlib figure out.
+"""Figures about real models: data of `experiments.figures.real_data` in, a matplotlib figure out.
 
-A row or a column of panels a pair of models. Error bars are one standard error over prompts.
+A row or a column of panels for each pair of models. Error bars are one standard error over prompts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from experiments.figures.plots_paper import STYLE, Curve, gap_lines, labelled_lines
+from experiments.figures.plots_paper import STYLE, curve, curves, gap_lines, labelled_lines
 from experiments.figures.real_data import STAGES, UPPER
 from experiments.figures.real_jobs import SHOWN_PAIR
 from lpverify.report import plots
@@ -25,17 +25,6 @@ Data = Mapping[str, Any]
 NAMES = SHOWN | {"autoregressive": "target alone"}
 STAGE_LOOK = {"draft": (SERIES[4], ""), "target": (SERIES[0], ""), "verify": (SERIES[1], "///"), "cache": (MUTED, "")}
 """Colour and hatching of a stage; in grey: light, dark, hatched, middle."""
-
-
-def curve(rows: pd.DataFrame, by: str, value: str, error: str) -> Curve:
-    """Points of one line, ordered."""
-    rows = rows.sort_values(by)
-    return tuple(rows[column].to_numpy(dtype=float) for column in (by, value, error))
-
-
-def curves(rows: pd.DataFrame, by: str, value: str, error: str) -> dict[str, Curve]:
-    """A line an algorithm, in the order of the rows."""
-    return {str(name): curve(rows[rows["name"] == name], by, value, error) for name in dict.fromkeys(rows["name"])}
 
 
 def real_time(data: Data) -> Figure:
@@ -73,39 +62,40 @@ def from_zero(ax: Axes, values: pd.Series) -> None:
 
 
 def stage_bars(ax: Axes, rows: pd.DataFrame) -> Axes:
-    """Milliseconds a committed token, stacked by stage, fastest on top; tokens per second at the end of the bar."""
+    """Milliseconds for each committed token, stacked by stage, fastest on top; tokens per second at the bar's end."""
     rows = rows.sort_values("tokens_per_second").reset_index(drop=True)
     left = np.zeros(len(rows))
     for stage in STAGES:
         colour, hatch = STAGE_LOOK[stage]
         width = np.array([entry[stage] for entry in rows["milliseconds"]])
-        ax.barh(
-            range(len(rows)), width, 0.66, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4,
-            label=stage,
-        )  # fmt: skip
+        look: Any = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.4, "label": stage}
+        ax.barh(range(len(rows)), width, 0.66, left=left, **look)
         left = left + width
-    for place, (end, row) in enumerate(zip(left, rows.itertuples(), strict=True)):
-        words = f" {row.tokens_per_second:.3g} ± {row.tokens_per_second_se:.2g} /s"
-        ax.text(end, place, words, va="center_baseline", fontsize=8.5, color=INK)
+    for position, (end, row) in enumerate(zip(left, rows.itertuples(), strict=True)):
+        label = f" {row.tokens_per_second:.3g} ± {row.tokens_per_second_se:.2g} /s"
+        ax.text(end, position, label, va="center_baseline", fontsize=8.5, color=INK)
     ax.set_yticks(range(len(rows)), [NAMES[name] for name in rows["name"]])
     ax.set_xlim(0, 1.3 * float(left.max()))
     ax.set_xlabel("milliseconds per committed token")
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
-    plots.despine(ax)
     ax.tick_params(axis="y", length=0)
-    return ax
+    return plots.despine(ax)
 
 
 MORE = 1.3
-"""The papers' claim for GBV: over 30 % above BV."""
+"""Thomas and Pal's claim for GBV: over 30 % above BV."""
+
+LEFT_OUT = ("token", "nss")
+"""Far below the others; only in the tables, so that the lines of the others can be told apart."""
 
 
 def panel(ax: Axes, rows: pd.DataFrame, by: str, points: pd.DataFrame | None = None) -> Axes:
-    """Lines of block efficiency, a little beside each other; BV with a band.
+    """Lines of block efficiency, moved a little apart; BV with a band.
 
     The band is BV's standard error, an error bar that of the difference to BV: contexts are shared, so most of what
-    makes BV's value uncertain moves all lines alike. There is room for ``points``, which are drawn by others.
+    makes BV's value uncertain moves all lines alike. The limits leave room for ``points``, which others draw.
     """
+    rows = rows[~rows["name"].isin(LEFT_OUT)]
     lines = curves(rows, by, "value", "off_bv_se")
     x, y, _ = lines.pop("bv")
     error = curve(rows[rows["name"] == "bv"], by, "value", "se")[2]
@@ -113,8 +103,7 @@ def panel(ax: Axes, rows: pd.DataFrame, by: str, points: pd.DataFrame | None = N
     ax.fill_between(x, np.subtract(y, error), np.add(y, error), color=colour, alpha=0.15, linewidth=0, zorder=0)
     step = 0.012 * (float(np.max(x)) - float(np.min(x)))
     moved = {
-        name: (np.asarray(line[0]) + step * (place - (len(lines) - 1) / 2), *line[1:])
-        for place, (name, line) in enumerate(lines.items())
+        name: (line[0] + step * (i - (len(lines) - 1) / 2), *line[1:]) for i, (name, line) in enumerate(lines.items())
     }
     ends = [np.add(line[1], line[2]).max() for line in moved.values()] + [np.add(y, error).max()]
     starts = [np.subtract(line[1], line[2]).min() for line in moved.values()] + [np.subtract(y, error).min()]
@@ -128,7 +117,7 @@ def panel(ax: Axes, rows: pd.DataFrame, by: str, points: pd.DataFrame | None = N
 
 
 def real_paths(data: Data) -> Figure:
-    """F6: block efficiency against K, a row a pair, a column a temperature."""
+    """F6: block efficiency against K, a row for each pair, a column for each temperature."""
     frame, points = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
     frame = frame[frame["estimate"] == "drafted"]
     pairs, temperatures = list(dict.fromkeys(frame["pair"])), list(dict.fromkeys(frame["temperature"]))
@@ -137,7 +126,7 @@ def real_paths(data: Data) -> Figure:
         for ax, temperature in zip(row, temperatures, strict=True):
             rows = frame[(frame["pair"] == pair) & (frame["temperature"] == temperature)]
             at = points[(points["pair"] == pair) & (points["temperature"] == temperature)]
-            at = at[at["name"].isin(set(rows["name"]))]
+            at = at[at["name"].isin(set(rows["name"]) - set(LEFT_OUT))]
             check_points(panel(ax, rows, "paths", at), at)
             ax.set_xticks(sorted(set(rows["paths"])))
             ax.set_title(f"{SHOWN_PAIR[pair]}, T = {temperature:g}", loc="left", fontweight="bold", color=INK)
@@ -149,13 +138,16 @@ def real_paths(data: Data) -> Figure:
 
 def check_points(ax: Axes, rows: pd.DataFrame) -> Axes:
     """Open marks left of the lines' points: what decoding gave. BV's at K = 1, which is what it drafts."""
-    for place, row in enumerate(rows.itertuples()):
+    for i, row in enumerate(rows.itertuples()):
         colour, marker = STYLE[row.name]
-        beside = (1 if row.name == "bv" else row.paths) - 0.32 + 0.035 * place
+        beside = (1 if row.name == "bv" else row.paths) - 0.34 + 0.035 * i
         ax.errorbar(
             beside, row.rao_blackwell, row.rao_blackwell_se, color=colour, marker=marker, markersize=5,
-            markerfacecolor="white", elinewidth=0.6, capsize=1.2, linestyle="", zorder=2,
+            markerfacecolor="white", elinewidth=0.6, linestyle="", zorder=2,
         )  # fmt: skip
+    if len(rows):
+        key = "open marks: decoding runs"
+        ax.text(0.98, 0.02, key, transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
     return ax
 
 
@@ -179,7 +171,7 @@ def real_temperature(data: Data) -> Figure:
 
 
 def real_depth(data: Data) -> Figure:
-    """F9: block efficiency (left) and tokens per second (right) against L, a row a pair."""
+    """F9: block efficiency (left) and tokens per second (right) against L, a row for each pair."""
     frame, speeds = pd.DataFrame(data["rows"]), pd.DataFrame(data["points"])
     pairs = list(dict.fromkeys(frame["pair"]))
     fig, axes = canvas(11.5, 0.3 + 4.0 * len(pairs), len(pairs), 2)
@@ -202,10 +194,10 @@ AXES = {"paths": "draft paths K", "depth": "draft depth L", "temperature": "temp
 
 
 def real_bound(data: Data) -> Figure:
-    """F12: closed forms and upper bound on the target's own text, with shares of the bound; a row a pair."""
+    """F12: closed forms and upper bound on the target's own texts, with shares of the bound; a row for each pair."""
     frame = pd.DataFrame(data["rows"])
     pairs = list(dict.fromkeys(frame["pair"]))
-    fig, axes = canvas(16.5, 0.3 + 4.3 * len(pairs), len(pairs), len(AXES))
+    fig, axes = canvas(15.5, 0.3 + 4.0 * len(pairs), len(pairs), len(AXES))
     for row, pair in zip(axes, pairs, strict=True):
         for ax, (axis, label) in zip(row, AXES.items(), strict=True):
             rows = frame[(frame["pair"] == pair) & (frame["axis"] == axis)]
@@ -223,7 +215,7 @@ SHORT = {"paths": "K", "depth": "L", "temperature": "T"}
 
 
 def bounded_lines(ax: Axes, rows: pd.DataFrame, axis: str) -> Axes:
-    """Values on the text below the upper bound; in words, at the right end, the percent of the bound."""
+    """Values on the text below the upper bound; the labels at the right end give the percent of the bound."""
     last = rows[rows[axis] == rows[axis].max()].set_index("name")
     words = {
         str(name): f"{SHOWN[str(name)]} {100 * row['share']:.1f} ± {100 * row['share_se']:.1f} %"
@@ -239,7 +231,7 @@ def bounded_lines(ax: Axes, rows: pd.DataFrame, axis: str) -> Axes:
 
 
 def real_gap(data: Data) -> Figure:
-    """F11: gap to the exact optimum in percent against K on real truncated trees, logarithmic, a column a pair."""
+    """F11: gap to the exact optimum in percent against K on real truncated trees, a column for each pair."""
     frame = pd.DataFrame(data["rows"])
     pairs = list(dict.fromkeys(frame["pair"]))
     fig, axes = canvas(5.6 * len(pairs), 4.8, 1, len(pairs), sharey=True)
@@ -256,7 +248,7 @@ def real_gap(data: Data) -> Figure:
 
 
 def advise(data: Data) -> Figure:
-    """F13: predicted against measured tokens per second, a panel a pair."""
+    """F13: predicted against measured tokens per second, a panel for each pair."""
     pairs = data["pairs"]
     fig, axes = canvas(5.4 * len(pairs), 5.2, 1, len(pairs))
     for ax, pair in zip(axes[0], pairs, strict=True):
@@ -266,37 +258,27 @@ def advise(data: Data) -> Figure:
 
 
 def plot_predicted(data: Mapping[str, Any], ax: Axes) -> Axes:
-    """F13: predicted against measured tokens per second of one pair, a mark for each cell, the diagonal between.
+    """Predicted against measured tokens per second of one pair: a mark for each K and L, the diagonal between.
 
     ``data["rows"]``: algorithm, paths, depth, predicted, predicted_se, measured, measured_se. Error bars are one
-    standard error; the band is 10 % on both sides of equality. Each algorithm's best measured cell has a ring and is
+    standard error; the band is 10 % on both sides of equality. Each algorithm's best measured setting has a ring and is
     named in the legend.
     """
-    rows = data["rows"]
-    every = [row[key] for row in rows for key in ("predicted", "measured")]
-    low, high = 0.9 * min(every), 1.08 * max(every)
+    rows = pd.DataFrame(data["rows"])
+    every = rows[["predicted", "measured"]].to_numpy()
+    low, high = 0.9 * every.min(), 1.08 * every.max()
     line = np.array([low, high])
     ax.fill_between(line, 0.9 * line, 1.1 * line, color=MUTED, alpha=0.13, linewidth=0, zorder=0)
     ax.plot(line, line, color=MUTED, linewidth=1, zorder=1)
-    ax.text(0.98, 0.03, "line: equal; grey: within 10 %", transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
-    for name in dict.fromkeys(row["algorithm"] for row in rows):
-        own = [row for row in rows if row["algorithm"] == name]
-        best = max(own, key=lambda row: row["measured"])
-        colour, marker = STYLE.get(name, (INK, "o"))
-        ax.errorbar(
-            [row["predicted"] for row in own],
-            [row["measured"] for row in own],
-            yerr=[row["measured_se"] or 0.0 for row in own],
-            xerr=[row["predicted_se"] or 0.0 for row in own],
-            fmt=marker,
-            color=colour,
-            markersize=6,
-            markeredgewidth=0,
-            elinewidth=0.9,
-            capsize=2,
-            zorder=3,
-            label=f"{SHOWN.get(name, name)}, best K = {best['paths']}, L = {best['depth']}",
-        )
+    key = "line: equal; grey: within 10 %; ring: best measured"
+    ax.text(0.98, 0.03, key, transform=ax.transAxes, ha="right", fontsize=8.5, color=MUTED)
+    for name, own in rows.groupby("algorithm", sort=False):
+        best = own.loc[own["measured"].idxmax()]
+        colour, marker = STYLE[str(name)]
+        errors = {"xerr": own["predicted_se"].fillna(0.0), "yerr": own["measured_se"].fillna(0.0)}
+        look: Any = {"color": colour, "markersize": 6, "markeredgewidth": 0, "elinewidth": 0.9}
+        label = f"{SHOWN[str(name)]}, best K = {best['paths']}, L = {best['depth']}"
+        ax.errorbar(own["predicted"], own["measured"], **errors, fmt=marker, label=label, zorder=3, **look)
         ax.plot(best["predicted"], best["measured"], "o", color=colour, markersize=12, markerfacecolor="none", zorder=4)
     ax.set_xlim(low, high)
     ax.set_ylim(low, high)

@@ -1,22 +1,18 @@
-"""What is measured on real models for the figures, and how much of it: a list of jobs a pair.
+"""What is measured on real models for the figures, and how much of it: a plan for each pair of models.
 
-A job decodes (tokens per second, sampled block efficiency) or bounds (block efficiency of every verifier on shared
-contexts, upper bound) at one temperature. Every job keeps its finished prompts in a file of the figures' folder, so
-that figures share jobs, a stopped run goes on where it was, and pictures of finished jobs need no model.
+Two kinds of measurement: decoding (tokens per second, sampled block efficiency), and `lpverify.studies.bound` (block
+efficiency of every verifier in shared contexts, and its upper bound). Finished prompts are kept in files of the
+figures' folder: figures share them, interrupted runs resume, and pictures of finished measurements need no model.
 
-Budget of the full size, seconds of one core for SmolLM2 (135M) with its near draft, float32:
-
-    decode   run of 48 tokens: about 9 s; 9 prompts x 11 algorithms x 2 temperatures (K = 4, L = 8), 5 prompts x 4 x 2
-             (K = 2, 3), 5 prompts x 3 x 3 (L = 4, 16, 24)                                       about 50 minutes
-    bound    context at L = 8, K = 1..4: about 3 s, at L = 4, 8, 16, 24 together about 10 s; 12 prompts x 5 contexts at
-             T = 1 (all L) and 0.2, 0.4, 0.6, 0.8 (L = 8)                                         about 25 minutes
-
-The distilled draft, where it was made (`experiments/make_smollm2_draft.py distil`), adds about half of that.
+Speeds are measured prompt by prompt: every setting that a figure compares runs on one prompt before the next prompt
+begins, and the first algorithm rotates. A machine that slows down then slows all settings alike, and the drift is part
+of the standard error over prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.figures.real_prompts import mixed, prompt_sets
 from lpverify import errors
+from lpverify.verifiers import names as verifier_names
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import Generation
@@ -45,12 +42,14 @@ SHOWN_PAIR = {
     "smollm2-far": "SmolLM2-135M, far draft",
     "smollm2-distilled": "SmolLM2-135M, distilled draft",
 }
-TABLE = ("autoregressive", "token", "bv", "nss", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
-"""Algorithms of the table, run interleaved at the largest K; the first three do not depend on it. OT is not among them:
-its coupling is on sets of drafted tokens, 4.6e10 of them with K = 4 and 1,024 tokens."""
-OVER_PATHS = ("bv", "traversal", "gbv", "pbv")
-OVER_DEPTH = ("bv", "gbv", "pbv")
-BOUND = ("token", "bv", "specinfer", "traversal", "gbv", "tgbv", "pbv")
+BOUND = verifier_names(any_vocabulary=True)
+"""Verifiers measured in shared contexts. OT is not among them: its coupling is on sets of drafted tokens, 4.6e10 of
+them with K = 4 and 1,024 tokens."""
+TABLE = ("autoregressive", *BOUND)
+"""Decoded at the largest K; the target alone, the token rule and BV draft at most one path."""
+OVER_PATHS = ("bv", "traversal", "gbv", "pbv", "ebv")
+OVER_DEPTH = ("bv", "gbv", "pbv", "ebv")
+"""Subsets for speeds over K and over L: decoding every verifier at every setting would take hours."""
 DEPTH = 8
 """L where it is not what varies: the papers' best."""
 
@@ -59,10 +58,10 @@ DEPTH = 8
 class Plan:
     """How much is measured on one pair.
 
-    ``prompts``, ``few``: of the table, and of the runs over K and L; ``tokens``: new tokens a prompt;
-    ``temperatures`` of the table; ``bounds``: temperature -> depths of the bound jobs, on ``bound_prompts`` prompts
-    with ``contexts`` contexts each, every ``stride`` tokens; ``sets``: prompts where the user names none;
-    ``only``: of the sets that a user names, these, if there are any of them.
+    ``prompts``, ``few``: prompts of the table, and of the speeds over K and L; ``tokens``: new tokens of each;
+    ``temperatures`` of the table; ``bounds``: temperature -> depths measured in shared contexts, ``contexts`` of them
+    (one every ``stride`` tokens) on each of ``bound_prompts`` prompts; ``sets``: prompts where the user names none;
+    ``only``: those sets of the user's that are used, if there are any.
     """
 
     prompts: int
@@ -86,21 +85,17 @@ def bounds(*temperatures: float, depths: tuple[int, ...]) -> dict[float, tuple[i
 
 
 CODE_SETS = ("code", "humaneval")
-"""All that the bundled pair writes is code."""
+"""The bundled pair writes code only."""
 
 LADDER = (0.2, 0.4, 0.6, 0.8, 1.0)
-SMOLLM2 = Plan(
-    9, 5, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), sets=("code", "questions"), chat=True
-)  # fmt: skip
+ASKED: dict[str, Any] = {"sets": ("code", "questions"), "chat": True}
 PLANS: dict[str, dict[str, Plan]] = {
     "tiny": {"tiny": Plan(2, 2, 4, 2, 2, 2, bounds(0.6, 1.0, depths=(4, 8)), paths=(1, 2), depths=(4, 8))},
     "quick": {"tiny": Plan(3, 2, 16, 4, 2, 8, bounds(0.2, 0.6, 1.0, depths=(4, 8, 16)), depths=(4, 8, 16))},
     "full": {
         "tiny": Plan(16, 8, 64, 24, 8, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), only=CODE_SETS),
-        "smollm2": SMOLLM2,
-        "smollm2-distilled": Plan(
-            9, 6, 48, 9, 4, 12, bounds(0.6, 1.0, depths=(8,)), depths=(4, 8), sets=("code", "questions"), chat=True
-        ),
+        "smollm2": Plan(9, 5, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), **ASKED),
+        "smollm2-distilled": Plan(9, 6, 48, 9, 4, 12, bounds(0.6, 1.0, depths=(8,)), depths=(4, 8), **ASKED),
     },
 }
 
@@ -110,7 +105,7 @@ class Real:
     """What the figures about real models need beside their size.
 
     ``folder``: of the figures; ``sources``: prompts as in `prompt_sets`, empty for the built-in ones; ``pairs``: names
-    of `PAIRS`, None for all that the size has a plan for and whose models are there.
+    of `PAIRS`, None for all that the size has a plan for and whose models are installed.
     """
 
     folder: Path | None = None
@@ -124,6 +119,30 @@ class Real:
 
 
 @dataclass(frozen=True)
+class Job:
+    """Decoding runs of one setting: these algorithms on the first ``prompts`` prompts."""
+
+    algorithms: tuple[str, ...]
+    paths: int
+    depth: int
+    temperature: float
+    prompts: int
+
+
+def table_jobs(plan: Plan) -> list[Job]:
+    """Every algorithm at the largest K, one job for each temperature."""
+    return [Job(TABLE, plan.paths[-1], DEPTH, t, plan.prompts) for t in plan.temperatures]
+
+
+def speed_jobs(plan: Plan) -> list[Job]:
+    """Speeds over K at L = `DEPTH` and over L at the largest K, at temperature 1."""
+    last = plan.paths[-1]
+    over_paths = [Job(OVER_PATHS, paths, DEPTH, 1.0, plan.few) for paths in plan.paths[1:-1]]
+    over_depth = [Job(OVER_DEPTH, last, depth, 1.0, plan.few) for depth in plan.depths if depth != DEPTH]
+    return [*over_paths, Job(TABLE, last, DEPTH, 1.0, plan.few), *over_depth]
+
+
+@dataclass(frozen=True)
 class Measured:
     """One pair's plan with its prompts, and where its records are."""
 
@@ -134,33 +153,40 @@ class Measured:
     seed: int
     stage: Callable[[str], None] = field(repr=False)
 
-    def decoded(
-        self, algorithms: Sequence[str], paths: int, depth: int, temperature: float, count: int
-    ) -> dict[str, list[Generation]]:
-        """Algorithm -> runs on the first ``count`` prompts, from the records or measured now, interleaved."""
+    def decoded(self, jobs: Sequence[Job]) -> list[dict[str, list[Generation]]]:
+        """For each job algorithm -> runs, prompt by prompt, from the records or measured now, interleaved."""
         from lpverify.decode.engine import Settings
         from lpverify.decode.records import Records
         from lpverify.decode.run import compare
         from lpverify.decode.sampling import Sampling
         from lpverify.decode.session import describe
 
-        settings = Settings(paths, depth, Sampling(temperature), self.plan.tokens, self.seed)
-        name = f"decode-T{temperature:g}-K{paths}-L{depth}"
-        prompts = [prompt for _, prompt in self.prompts[:count]]
-        with Records(self._file(name), self._models() | describe(settings)) as records:
-            if any(records.get(a, prompt.key) is None for a in algorithms for prompt in prompts):
-                opened = self._opened()
-                settings = replace(settings, eos=opened.tokenizer.eos)
-
-                def report(now: Any) -> None:
-                    shape = f"T = {temperature:g}, K = {paths}, L = {depth}"
-                    run = f"run {min(now.finished + 1, now.total)} of {now.total}"
-                    self.stage(f"{self.pair}, {shape}: {now.algorithm}, {run}")
-
-                requests = opened.requests(prompts, chat=self.plan.chat)
-                compare(opened, algorithms, requests, settings, records, report)
-        runs = {name: [records.get(name, prompt.key) for prompt in prompts] for name in algorithms}
-        return {name: [run for run in finished if run is not None] for name, finished in runs.items()}
+        settings = [
+            Settings(job.paths, job.depth, Sampling(job.temperature), self.plan.tokens, self.seed) for job in jobs
+        ]
+        keys = [prompt.key for _, prompt in self.prompts]
+        with ExitStack() as stack:
+            stack.enter_context(self._folder())
+            records = []
+            for job, shape in zip(jobs, settings, strict=True):
+                file = self._file(f"decode-T{job.temperature:g}-K{job.paths}-L{job.depth}")
+                records.append(stack.enter_context(Records(file, self._models() | describe(shape))))
+            last = max(job.prompts for job in jobs)
+            for i, (_, prompt) in enumerate(self.prompts[:last]):
+                for job, finished, shape in zip(jobs, records, settings, strict=True):
+                    if i >= job.prompts or all(finished.get(name, prompt.key) for name in job.algorithms):
+                        continue
+                    opened = self._opened()
+                    where = f"T = {job.temperature:g}, K = {job.paths}, L = {job.depth}"
+                    self.stage(f"{self.pair}, prompt {i + 1} of {last}: decoding, {where}")
+                    first = i % len(job.algorithms)
+                    turned = (*job.algorithms[first:], *job.algorithms[:first])
+                    requests = opened.requests([prompt], chat=self.plan.chat)
+                    compare(opened, turned, requests, replace(shape, eos=opened.tokenizer.eos), finished)
+            return [
+                {name: [_known(run, name, key) for key in keys[: job.prompts]] for name in job.algorithms}
+                for job, run in zip(jobs, records, strict=True)
+            ]
 
     def bounded(self, temperature: float) -> list[PromptBound]:
         """What `lpverify.studies.bound` measures at one temperature, prompt by prompt, from the records or now."""
@@ -176,9 +202,10 @@ class Measured:
 
         def report(done: int) -> None:
             total = len(prompts) * plan.contexts
-            self.stage(f"{self.pair}, T = {temperature:g}: bound, context {min(done + 1, total)} of {total}")
+            self.stage(f"{self.pair}, T = {temperature:g}: shared contexts, {min(done + 1, total)} of {total}")
 
-        with JsonLines(self._file(f"bound-T{temperature:g}"), bound.RECORD_SCHEMA, description) as records:
+        file = self._file(f"bound-T{temperature:g}")
+        with self._folder(), JsonLines(file, bound.RECORD_SCHEMA, description) as records:
             known = {measured.request: measured for measured in records.read(bound.PromptBound.from_json)}
             if all(prompt.key in known for prompt in prompts):
                 return [known[prompt.key] for prompt in prompts]
@@ -196,11 +223,30 @@ class Measured:
         return {"target": target, "draft": draft, "chat": self.plan.chat, "dtype": "auto", "device": device}
 
     def _opened(self) -> OpenPair:
-        self.stage(f"{self.pair}: loading")
         return open_named(self.pair)
+
+    @contextmanager
+    def _folder(self) -> Iterator[None]:
+        """The folder of the records; if nothing was kept in it, it is removed again."""
+        folders = () if self.records is None else (self.records, *self.records.parents)
+        missing = [folder for folder in folders if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir()
+        try:
+            yield
+        finally:
+            for folder in missing:
+                with suppress(OSError):  # not empty
+                    folder.rmdir()
 
     def _file(self, name: str) -> Path | None:
         return None if self.records is None else self.records / f"{self.pair}-{name}.jsonl"
+
+
+def _known(records: Any, name: str, key: str) -> Generation:
+    run = records.get(name, key)
+    assert run is not None, (name, key)
+    return run
 
 
 RECORDS = ".records"
@@ -208,12 +254,13 @@ RECORDS = ".records"
 
 
 def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measured]:
-    """The pairs of a size. Raises InputError for a pair without a plan, and for models that are not there."""
+    """The pairs of a size. Raises InputError for a pair without a plan, and for models that are not installed."""
     plans = PLANS[size]
     missing = left_out(size) if real.pairs is None else {}
-    names = [name for name in dict.fromkeys(real.pairs or plans) if name not in missing]
-    found = []
-    for name in names:
+    jobs = []
+    for name in dict.fromkeys(real.pairs or plans):
+        if name in missing:
+            continue
         plan = plans.get(name) or plans.get("smollm2")
         if plan is None:
             raise errors.fail("--pairs", got=f"{name} at size {size}", expected="one of " + ", ".join(plans))
@@ -223,14 +270,12 @@ def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measur
         if len(prompts) < 2:
             raise errors.fail("--prompts", got=f"{len(prompts)} prompt", expected="at least 2, for standard errors")
         folder = None if real.folder is None else real.folder / RECORDS / size
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-        found.append(Measured(name, plan, prompts, folder, real.seed, stage))
-    return found
+        jobs.append(Measured(name, plan, prompts, folder, real.seed, stage))
+    return jobs
 
 
 def left_out(size: str) -> dict[str, str]:
-    """The pairs of a size whose models are not there, unless they are asked for by name, with the reason."""
+    """Pair -> reason, for the pairs of a size whose models are not installed."""
     from lpverify.decode.smollm2 import distilled_folder, gguf_file
 
     reasons = {}

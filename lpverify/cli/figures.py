@@ -71,5 +71,4 @@ def run(
         print(f"{Path(out) / name}.{{{kinds}}}: {seconds:.1f} s", flush=True)
     for name, figure in FIGURES.items():
         if only is None and figure.experiment is not None and name not in names:
-            script, file = figure.experiment
-            print(f"{name}: left out, {Path(out) / file} does not exist (python {script} writes it)")
+            print(f"{name}: left out, {Path(out) / name}.json does not exist (python {figure.experiment} writes it)")
