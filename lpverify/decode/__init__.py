@@ -1,5 +1,5 @@
-"""Decoding with real models: the same verifiers, drawn from instead of summed over.
+"""Decoding with real models: the verifiers' stop distributions are drawn from instead of summed over.
 
-The only part of the package that imports torch. One round of the engine: K drafted paths, one target pass over the tree
-of their prefixes, a `DraftTree`, the verifier's law, one draw, both caches brought to the committed tokens.
+One decoding round of `lpverify.decode.engine`: K drafted paths, one target pass over the tree of their prefixes, a
+`DraftTree`, the verifier's stop distribution, one draw, and both caches cut back to the committed tokens.
 """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ CACHE_ARGUMENTS = ("cache", "past_key_values")
 """Names of the cache argument of ``forward``: the current one of transformers 5, and the older one."""
 
 
-@dataclass(frozen=True, eq=False)
 class TransformersModel:
     """A `lpverify.decode.models.Model` in evaluation mode.
 
@@ -40,26 +39,19 @@ class TransformersModel:
     ids as an argument, and attention that accepts a mask.
     """
 
-    name: str
-    module: Any
-    argument: str = field(init=False)
-    limit: int | None = field(init=False)
-    vocab_size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        module, config = self.module, self.module.config.get_text_config(decoder=True)
-        argument = cache_argument(module)
+    def __init__(self, name: str, module: Any) -> None:
+        config = module.config.get_text_config(decoder=True)
+        self.name, self.module, self.argument = name, module, cache_argument(module)
         new_cache(module.config)
+        module.eval()
         if "position_ids" not in inspect.signature(module.forward).parameters:
             expected = "a model that takes position ids (those of a tree are not 0, 1, 2, ...)"
-            raise errors.fail(f"model {self.name}", got=f"{type(module).__name__}, which does not", expected=expected)
+            raise errors.fail(f"model {name}", got=f"{type(module).__name__}, which does not", expected=expected)
         if config._attn_implementation not in ATTENTION:
             got = f"{config._attn_implementation} attention, which takes no mask of a tree"
-            raise errors.fail(f"model {self.name}", got=got, expected=" or ".join(ATTENTION))
-        module.eval()
-        limit = getattr(config, "max_position_embeddings", None)
-        for name, value in (("argument", argument), ("limit", limit), ("vocab_size", int(config.vocab_size))):
-            object.__setattr__(self, name, value)
+            raise errors.fail(f"model {name}", got=got, expected=" or ".join(ATTENTION))
+        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        self.vocab_size = int(config.vocab_size)
 
     @cached_property
     def device(self) -> torch.device:
