@@ -367,7 +367,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(InputError, match="tolerance"):
         audit("bv", tolerance=float("nan"))
     large = Case("large", VerifyProblem(lpverify.make.dirichlet(10, 6, seed=0), 1))
-    with pytest.raises(SizeError, match="audit of case large: 10,000,000 sequences"):
+    with pytest.raises(SizeError, match="audit of case large: got 10,000,000 sequences"):
         audit("bv", cases=[large])
 
 
