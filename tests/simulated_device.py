@@ -5,6 +5,7 @@ PyTorch does with them passes through one function, which computes on the CPU an
 
 * counts transfers: copies to the CPU, numbers read (``item``, ``bool``, ``int``), and operations whose shape depends on
   the data (masks as an index, ``nonzero``), for which one must wait just so;
+* counts operations that are not views, each of which would be a kernel launch;
 * refuses what devices refuse: operations of a device tensor with a host tensor that has axes.
 """
 
@@ -68,11 +69,20 @@ def _without_lists(key: Any) -> Any:
 
 
 class Device(TorchDispatchMode):
-    """Runs operations; ``transfers`` names those that waited for the device, in order."""
+    """Runs operations.
+
+    ``transfers`` names those that synchronise, in order; ``operations`` those on the device that are not views.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.transfers: list[str] = []
+        self.operations: list[str] = []
+
+    def clear(self) -> None:
+        """Count from here."""
+        self.transfers.clear()
+        self.operations.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -90,6 +100,9 @@ class Device(TorchDispatchMode):
             if packet not in INDEXING and packet not in (aten._to_copy, aten.copy_):
                 stray = [tuple(x.shape) for x, on in zip(tensors, here, strict=True) if not on and x.ndim]
                 assert not stray, f"{packet} of tensors on two devices: shapes {stray} on the host"
+        views = [result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns]
+        if (any(here) or stays) and not any(views):
+            self.operations.append(str(packet))
         bare_args, bare_kwargs = tree_map_only(OnDevice, lambda x: x.host, (args, kwargs))
         result = func(*bare_args, **bare_kwargs)
         if func._schema.is_mutable and any(here):

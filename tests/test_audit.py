@@ -27,7 +27,9 @@ from lpverify.core.draft_tree import DraftTree
 from lpverify.core.problem import VerifyProblem
 from lpverify.errors import InputError, SizeError
 from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier
-from lpverify.verifiers.residual import block_path, law_on_path
+from lpverify.verifiers.block import block_verification
+from lpverify.verifiers.residual import weight_after
+from lpverify.verifiers.rows import rows_of
 
 SHORT = ["one step", "coin", "tree of 3 K=2", "target lacks a token", "equal to the last bit"]
 STEP = "one step K=1"
@@ -175,10 +177,12 @@ def test_claims_about_the_order_of_paths_are_not_believed(choose: Any, lossless:
 
     def law(view: DraftTree) -> StopDistribution:
         path = choose(range(len(view.paths)), key=lambda k: tuple(view.paths[k]))
-        nodes = view.node_of[path].tolist()
-        on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:])
-        block = block_path(view.target[nodes], view.draft[nodes[:-1]], on_target, on_draft)
-        return law_on_path(view, path, block.stop, block.rows)
+        rows = rows_of(view)
+        edges = rows.observe()
+        weight = view.target[:, 0] * 0 + 1
+        for above, node in zip(view.node_of[path], view.node_of[path][1:], strict=False):
+            weight[node] = weight_after(weight[above], edges.target_edge[node - 1], edges.draft_edge[node - 1])
+        return block_verification(rows, weight, [path], weight[:1])
 
     claims = Verifier("claims", law, path_order=False, first_path_only=True)
     assert audit(claims, cases=["one step K=2"]).lossless == lossless

@@ -21,11 +21,11 @@ from lpverify.exact.evaluate import evaluate
 from lpverify.lp import one_step, reference
 from lpverify.numerics import as_float, zeros
 from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, names, verifier
-from lpverify.verifiers.block import block_law
-from lpverify.verifiers.residual import positive_part, residual_law
+from lpverify.verifiers.block import verify_first_path
+from lpverify.verifiers.residual import positive_part, residual_distribution
 from lpverify.verifiers.specinfer import node_rule as specinfer_rule
 from lpverify.verifiers.top_down import SequentialRule
-from lpverify.verifiers.traversal import traversal_law
+from lpverify.verifiers.traversal import verify as traversal
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 RECURSIVE = tuple(n for n in NAMES if verifier(n).node_rule or verifier(n).leaf_to_root)
@@ -225,12 +225,12 @@ def test_block_acceptance_with_the_token_residual_is_caught() -> None:
     """S5: total variation exactly 1/50, P(2, 0) = .10 and P(2, 1) = .14, the first token's marginal exact."""
 
     def faulty(view: DraftTree) -> StopDistribution:
-        law = block_law(view)
+        law = verify_first_path(view)
 
         def rows(node: int) -> Any:
             if node >= view.inner:
                 return law.rows(node)
-            return residual_law(positive_part(view.target[node] - view.draft[node]), view.target[node])
+            return residual_distribution(positive_part(view.target[node] - view.draft[node]), view.target[node])
 
         return StopDistribution(view, law.stop, rows)
 
@@ -256,7 +256,7 @@ def test_merged_repeats_are_caught() -> None:
             distinct = [list(dict.fromkeys(row)) for row in np.asarray(drafted).tolist()]
             return np.concatenate([self.rules[len(row) - 1].conditional([row]) for row in distinct])
 
-    wrong = Verifier("merged", traversal_law, node_rule=Merged)
+    wrong = Verifier("merged", traversal, node_rule=Merged)
     result = evaluate(VerifyProblem(EXACT["S8"], 2), wrong, method="recursion")
     assert result.law_error == Fraction("0.06")
     assert result.law is not None
@@ -273,7 +273,7 @@ def test_fresh_sample_on_a_mismatch_is_caught() -> None:
             law[range(len(hit)), np.asarray(drafted)[:, 0]] += hit
             return law
 
-    wrong = Verifier("fresh", traversal_law, node_rule=lambda p, q, k: Fresh(zeros((k, 3), p), p))
+    wrong = Verifier("fresh", traversal, node_rule=lambda p, q, k: Fresh(zeros((k, 3), p), p))
     law = evaluate(VerifyProblem(EXACT["S8"]), wrong, method="recursion").law
     assert law is not None
     assert law.reshape(3, 3).sum(axis=1).tolist() == fractions(".264 .408 .328")
@@ -284,7 +284,7 @@ def test_traversal_needs_the_order_of_first_appearance() -> None:
 
     def by_token(view: DraftTree) -> StopDistribution:
         turned = DraftTree.build(sorted(view.paths.tolist()), view.target, view.draft)
-        return traversal_law(turned)
+        return traversal(turned)
 
     pair = iid_pair(fractions(".2 .4 .4"), fractions(".6 .3 .1"), 1)
     problem = VerifyProblem(pair, 2)

@@ -24,7 +24,7 @@ from lpverify.lp import certify, one_step, single_path
 from lpverify.lp.solve import solve
 from lpverify.numerics import as_float, total
 from lpverify.verifiers import expected_accepted, verifier
-from lpverify.verifiers.policy import bin_laws
+from lpverify.verifiers.policy import bin_distributions
 
 
 def fractions(text: str) -> list[Fraction]:
@@ -151,7 +151,7 @@ def test_tensors_agree() -> None:
     policy = build("policy", VerifyProblem(pair, 3))
     view = DraftTree.from_pair(pair, [(0, 1), (2, 1), (0, 1)])
     on_torch = policy(DraftTree.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft)))
-    assert on_torch.stop.numpy() == pytest.approx(policy(view).stop, abs=1e-15)
+    assert on_torch.stop == pytest.approx(policy(view).stop, abs=1e-15)
     for node in np.flatnonzero(policy(view).stop > 0).tolist():
         assert on_torch.next_token(node).numpy() == pytest.approx(policy(view).next_token(node), abs=1e-15)
 
@@ -160,7 +160,7 @@ def test_law_of_the_bin_has_the_table_as_joint_law() -> None:
     pair = make.dirichlet(3, 2, seed=1)
     certificate = solve(VerifyProblem(pair, 3)).certificate
     assert certificate is not None
-    laws = bin_laws(certificate.ranks, np.arange(9))
+    laws = bin_distributions(certificate.ranks, np.arange(9))
     assert laws.sum(axis=1) == pytest.approx(np.ones(9), abs=1e-14)
     assert pair.draft_paths[-1] @ laws == pytest.approx(np.diff(certificate.ranks.edges), abs=1e-14)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lpverify.numerics import as_float
 from lpverify.verifiers.pbv import atoms, minorant_groups, proportional_split
 from lpverify.verifiers.rank_measure import RankMeasure, compact, mean_density, ratio_order, stacked, whole
-from lpverify.verifiers.rank_selection import smallest_rank
+from lpverify.verifiers.smallest_rank import smallest_rank
 from lpverify.verifiers.splits import lay_out, ordered_split, overlaps
 from lpverify.verifiers.tgbv import tempered_split, tempering
 from lpverify.verifiers.token_buckets import blocks, in_blocks

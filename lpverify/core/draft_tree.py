@@ -1,9 +1,9 @@
-"""One drafted tree as a verifier sees it: K paths, the tree of their prefixes, target and draft rows at its nodes."""
+"""One drafted tree as a verifier sees it: paths, the tree of their prefixes, target and draft rows at its nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -11,29 +11,31 @@ import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
-from lpverify.numerics import Array, as_index, is_exact, namespace
+from lpverify.numerics import Array, is_exact
 
 Ints = npt.NDArray[np.int64]
 
+NO_TOKEN = -1
+"""Stands in ``paths`` after the end of a path that is shorter than the longest one, and for the root's token."""
+
 
 @dataclass(frozen=True, eq=False)
-class DraftTree:
-    """K drafted paths of L tokens and the laws at every distinct prefix of them.
+class Topology:
+    """The tree of the distinct prefixes of K drafted paths: the integer part of a `DraftTree`.
 
-    Nodes are the distinct prefixes, ordered by depth and inside a depth by first appearance among the paths; node 0 is
-    the root, and nodes ``0 .. inner-1`` are the ones that have children. Topology is host-side integers; rows are
-    float64, Fraction (object arrays) or tensors of any array-API library on any device, all nodes in one array.
+    Nodes are ordered by depth and inside a depth by first appearance among the paths; node 0 is the root. Paths may
+    have different lengths, and one may end where another continues.
 
-    * ``paths`` (K, L): the drafted tokens, repeated paths kept.
+    * ``paths`` (K, L): the drafted tokens, repeated paths kept; `NO_TOKEN` after the end of a shorter path.
     * ``parent``, ``token``, ``depth`` (n,): parent node and last token of every node (-1 at the root), its length.
-    * ``node_of`` (K, L+1): the node of path k at depth i; column 0 is the root.
-    * ``multiplicity`` (n,): how many of the K paths pass through the node.
-    * ``target`` (n, V): the target's next-token law after every node, leaves included.
-    * ``draft`` (>= inner, V): the draft's next-token law; rows of leaves, if there are any, are never looked at.
+    * ``node_of`` (K, L+1): the node of path k at depth i; after the end of a path its last node.
+    * ``multiplicity``, ``ends`` (n,): how many of the K paths pass through the node or end there; how many end there.
+    * ``inner_nodes`` (m,): the nodes with drafted children, ascending. ``draft_row`` (n,): the position of a node
+      among them, -1 for a leaf.
 
-    >>> view = DraftTree.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
-    >>> view.parent.tolist(), view.token.tolist(), view.multiplicity.tolist()
-    ([-1, 0, 1, 1], [-1, 0, 1, 0], [2, 2, 1, 1])
+    >>> tree = topology([[5, 7], [5, 8], [5]])
+    >>> tree.node_of.tolist(), tree.multiplicity.tolist(), tree.ends.tolist(), tree.inner_nodes.tolist()
+    ([[0, 1, 2], [0, 1, 3], [0, 1, 1]], [3, 3, 1, 1], [0, 1, 1, 1], [0, 1])
     """
 
     paths: Ints
@@ -42,78 +44,36 @@ class DraftTree:
     depth: Ints
     node_of: Ints
     multiplicity: Ints
-    target: Array
-    draft: Array
-
-    @classmethod
-    def build(cls, paths: Any, target: Any, draft: Any) -> DraftTree:
-        """Validate rows given for the nodes in the order of the class docstring (see `topology`).
-
-        Raises InputError for a token outside the vocabulary (a placeholder -1 too), rows of the wrong shape, NaN or
-        negative rows, and a drafted token whose draft probability is 0: the declared draft is not what was sampled.
-        """
-        tree = topology(paths)
-        target, draft = _rows("target", target), _rows("draft", draft)
-        nodes, inner = len(tree.parent), int(tree.node_of[:, -2].max()) + 1
-        vocab_size = int(target.shape[1])
-        if vocab_size < 1 or target.shape[0] != nodes:
-            raise errors.fail("target", got=f"rows of shape {tuple(target.shape)}", expected=f"({nodes} nodes, V)")
-        if draft.shape[1] != vocab_size or draft.shape[0] not in (inner, nodes):
-            expected = f"({inner}, {vocab_size}) (nodes with children, tokens), or a row for each of {nodes} nodes"
-            raise errors.fail("draft", got=f"rows of shape {tuple(draft.shape)}", expected=expected)
-        if is_exact(target) != is_exact(draft):
-            raise errors.fail("rows", got="Fraction and float rows", expected="one arithmetic for all rows")
-        _check_tokens(tree.paths, vocab_size)
-        for name, rows in (("target", target), ("draft", draft[:inner])):
-            if not bool((rows >= 0).all()):  # false for NaN too
-                raise errors.fail(f"{name} rows", got="a negative or NaN entry", expected="probabilities")
-        return cls(*tree.fields, target, draft)._checked()
-
-    @classmethod
-    def from_pair(cls, pair: ModelPair, paths: Any) -> DraftTree:
-        """The view of K paths of length ``pair.depth`` in the tables of ``pair``. Raises InputError as `build`."""
-        tree = topology(paths)
-        if tree.paths.shape[1] != pair.depth:
-            raise errors.fail("paths", got=f"{tree.paths.shape[1]} tokens each", expected=str(pair.depth))
-        _check_tokens(tree.paths, pair.vocab_size)
-        index = level_index(tree.parent, tree.token, pair.vocab_size)
-        bounds = np.searchsorted(tree.depth, range(pair.depth + 2))
-        spans = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
-        rows = [level[index[span]] for level, span in zip(pair.target, spans, strict=False)]
-        bonus = pair.bonus if pair.bonus.ndim == 2 else pair.bonus_rows
-        target = np.concatenate([*rows, bonus[index[spans[-1]] % len(bonus)]])  # V rows: by the leaf's last token
-        draft = np.concatenate([level[index[span]] for level, span in zip(pair.draft, spans, strict=False)])
-        return cls(*tree.fields, target, draft)._checked()
-
-    def restricted(self, paths: int, depth: int) -> DraftTree:
-        """The first ``depth`` tokens of the first ``paths`` paths: what would have been drafted with that K and L.
-
-        Paths are i.i.d. and drafted front to back, so its law is that of a draft of this shape. Raises InputError
-        beyond the drafted shape.
-
-        >>> view = DraftTree.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
-        >>> view.restricted(2, 1).paths.tolist(), view.restricted(1, 2).token.tolist()
-        ([[0], [0]], [-1, 0, 1])
-        """
-        most, longest = self.paths.shape
-        errors.integer("paths (K)", paths, min=1, max=most)
-        errors.integer("depth (L)", depth, min=1, max=longest)
-        if (paths, depth) == (most, longest):
-            return self
-        tree = topology(self.paths[:paths, :depth])
-        old = np.empty(len(tree.parent), dtype=np.int64)
-        old[tree.node_of] = self.node_of[:paths, : depth + 1]
-        rows, inner = as_index(self.target, old), as_index(self.draft, old[tree.depth < depth])
-        return DraftTree(*tree.fields, self.target[rows], self.draft[inner])
+    ends: Ints
+    inner_nodes: Ints
+    draft_row: Ints
 
     @property
-    def vocab_size(self) -> int:
-        return int(self.target.shape[1])
+    def size(self) -> int:
+        """Number of nodes n, the root included."""
+        return len(self.parent)
 
     @property
     def inner(self) -> int:
-        """Number of nodes that have children: nodes ``0 .. inner-1``."""
-        return int(np.searchsorted(self.depth, self.paths.shape[1]))
+        """Number of inner nodes m. If all paths have one length, they are the nodes 0..m-1."""
+        return len(self.inner_nodes)
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of tokens of every path, (K,)."""
+        lengths: Ints = self.depth[self.node_of[:, -1]]
+        return lengths
+
+    @property
+    def level_starts(self) -> list[int]:
+        """First node of every depth 0..L, then the number of nodes: L+2 numbers."""
+        starts: list[int] = np.searchsorted(self.depth, range(self.paths.shape[1] + 2)).tolist()
+        return starts
+
+    @property
+    def ends_only_at_leaves(self) -> bool:
+        """Does every path go on at every node that has children."""
+        return not self.ends[self.inner_nodes].any()
 
     def children(self, node: int) -> list[int]:
         """The distinct drafted children of ``node``, in order of first appearance."""
@@ -122,104 +82,229 @@ class DraftTree:
     def drafted(self, node: int) -> tuple[int, ...]:
         """The tokens that the paths through ``node`` continue with, in path order, repeats kept."""
         depth = int(self.depth[node])
-        return tuple(self.paths[self.node_of[:, depth] == node, depth].tolist())
-
-    def at_edges(self, rows: Array, nodes: Sequence[int]) -> Array:
-        """``rows[parent(c), token(c)]`` for each of ``nodes``: the probability of stepping into it."""
-        xp = namespace(rows)
-        if xp is np:
-            return rows[self.parent[nodes], self.token[nodes]]
-        edge = xp.asarray(np.stack([self.parent[nodes], self.token[nodes]]), device=rows.device)
-        return cast(Array, rows[edge[0], edge[1]])
-
-    def _checked(self) -> DraftTree:
-        for array in (self.paths, self.parent, self.token, self.depth, self.node_of, self.multiplicity):
-            array.setflags(write=False)
-        if not bool((self.at_edges(self.draft, range(1, len(self.parent))) > 0).all()):
-            edges = self.at_edges(self.draft, range(1, len(self.parent)))
-            node = next(i for i in range(len(edges)) if not edges[i] > 0) + 1
-            raise errors.fail(
-                f"draft at depth {self.depth[node] - 1}",
-                got=f"a drafted token {self.token[node]} of draft probability 0",
-                expected="the law that the paths were sampled from",
-            )
-        return self
+        if depth == self.paths.shape[1]:
+            return ()
+        tokens = self.paths[self.node_of[:, depth] == node, depth]
+        return tuple(tokens[tokens != NO_TOKEN].tolist())
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
-    """The integer part of a `DraftTree`, fields as there."""
+class DraftTree(Topology):
+    """K drafted paths and the next-token distributions at every distinct prefix of them.
 
-    paths: Ints
-    parent: Ints
-    token: Ints
-    depth: Ints
-    node_of: Ints
-    multiplicity: Ints
+    The topology is host-side integers; rows are float64, Fraction (object arrays) or tensors on any device.
+
+    * ``target`` (n, V): the target's next-token distribution after every node, leaves included.
+    * ``draft`` (m, V): the draft's next-token distribution at ``inner_nodes``, the one the children were drawn from.
+
+    >>> tree = DraftTree.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
+    >>> tree.parent.tolist(), tree.token.tolist(), tree.multiplicity.tolist()
+    ([-1, 0, 1, 1], [-1, 0, 1, 0], [2, 2, 1, 1])
+    """
+
+    target: Any
+    draft: Any
+
+    @classmethod
+    def build(cls, paths: Any, target: Any, draft: Any) -> DraftTree:
+        """Validate paths and rows.
+
+        Args:
+            paths: (K, L) tokens, or K lists of tokens of any lengths.
+            target: (n, V) rows for the nodes in the order of `Topology`; array, tensor or nested lists.
+            draft: (m, V) rows of the nodes that have children, or (n, V), rows of leaves then being ignored.
+
+        Raises:
+            InputError: a token outside the vocabulary (a placeholder -1 too), rows of the wrong shape, NaN or negative
+                rows, or a drafted token of draft probability 0: the declared draft is not what was sampled.
+        """
+        tree = topology(paths)
+        target, draft = _rows("target", target), _rows("draft", draft)
+        nodes, inner = tree.size, len(tree.inner_nodes)
+        vocab_size = int(target.shape[1])
+        if vocab_size < 1 or target.shape[0] != nodes:
+            raise errors.fail("target", got=f"rows of shape {tuple(target.shape)}", expected=f"({nodes} nodes, V)")
+        if draft.shape[1] != vocab_size or draft.shape[0] not in (inner, nodes):
+            expected = f"({inner}, {vocab_size}) (nodes with children, tokens), or a row for each of {nodes} nodes"
+            raise errors.fail("draft", got=f"rows of shape {tuple(draft.shape)}", expected=expected)
+        if is_exact(target) != is_exact(draft):
+            raise errors.fail("rows", got="Fraction and float rows", expected="one arithmetic for all rows")
+        _check_tokens(tree, vocab_size)
+        if len(draft) != inner:
+            draft = draft[tree.inner_nodes.tolist()]
+        for name, rows in (("target", target), ("draft", draft)):
+            if not bool((rows >= 0).all()):  # false for NaN too
+                raise errors.fail(f"{name} rows", got="a negative or NaN entry", expected="probabilities")
+        return _with_possible_drafts(tree, target, draft)
+
+    @classmethod
+    def from_pair(cls, pair: ModelPair, paths: Any) -> DraftTree:
+        """The tree of paths of at most ``pair.depth`` tokens, rows from ``pair``. Raises InputError as `build`."""
+        tree = topology(paths)
+        if tree.paths.shape[1] > pair.depth:
+            raise errors.fail("paths", got=f"{tree.paths.shape[1]} tokens each", expected=f"at most {pair.depth}")
+        _check_tokens(tree, pair.vocab_size)
+        index = level_index(tree, pair.vocab_size)
+        starts = tree.level_starts
+        target, draft = [], []
+        for depth, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+            nodes = index[start:end]
+            if depth == pair.depth:  # V rows: by the leaf's last token
+                bonus = pair.bonus if pair.bonus.ndim == 2 else pair.bonus_rows
+                target.append(bonus[nodes % len(bonus)])
+                break
+            target.append(pair.target[depth][nodes])
+            draft.append(pair.draft[depth][nodes[tree.draft_row[start:end] >= 0]])
+        return _with_possible_drafts(tree, np.concatenate(target), np.concatenate(draft))
+
+    @classmethod
+    def of(cls, tree: Topology, target: Any, draft: Any) -> DraftTree:
+        """``tree`` with rows as `build` takes them, unchecked: for rows and paths of our own drafter."""
+        return cls(**{field.name: getattr(tree, field.name) for field in fields(Topology)}, target=target, draft=draft)
+
+    def restricted(self, num_paths: int, depth: int) -> DraftTree:
+        """The first ``depth`` tokens of the first ``num_paths`` paths: what a smaller K and L would have drafted.
+
+        Paths are i.i.d. and drafted front to back, so it is distributed as a draft of this shape. Raises InputError
+        beyond the drafted shape.
+
+        >>> tree = DraftTree.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
+        >>> tree.restricted(2, 1).paths.tolist(), tree.restricted(1, 2).token.tolist()
+        ([[0], [0]], [-1, 0, 1])
+        """
+        max_paths, max_depth = self.paths.shape
+        errors.integer("num_paths (K)", num_paths, min=1, max=max_paths)
+        errors.integer("depth (L)", depth, min=1, max=max_depth)
+        if (num_paths, depth) == (max_paths, max_depth):
+            return self
+        tree = _topology(self.paths[:num_paths, :depth])
+        old = np.empty(tree.size, dtype=np.int64)
+        old[tree.node_of] = self.node_of[:num_paths, : depth + 1]
+        inner = self.draft_row[old[tree.inner_nodes]]
+        return DraftTree.of(tree, self.target[old.tolist()], self.draft[inner.tolist()])
 
     @property
-    def fields(self) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-        return self.paths, self.parent, self.token, self.depth, self.node_of, self.multiplicity
+    def vocab_size(self) -> int:
+        return int(self.target.shape[1])
 
 
 def topology(paths: Any) -> Topology:
-    """The distinct prefixes of ``paths`` (K, L), numbered as in `DraftTree`.
+    """The distinct prefixes of K paths, numbered as in `Topology`.
 
-    Raises InputError when ``paths`` is not a rectangle of at least one row and one column of integers.
+    Args:
+        paths: (K, L) integers, or K sequences of integers of any lengths; K at least 1.
 
-    >>> topology([[5, 7], [5, 8]]).node_of.tolist()
-    [[0, 1, 2], [0, 1, 3]]
+    Raises:
+        InputError: anything else.
     """
-    try:
-        array = np.array(paths)
-    except ValueError:
-        raise errors.fail("paths", got="paths of different lengths", expected="K paths of L tokens") from None
-    if array.ndim != 2 or 0 in array.shape:
-        raise errors.fail("paths", got=f"an array of shape {array.shape}", expected="(K, L), both at least 1")
+    if isinstance(paths, np.ndarray):
+        array = paths
+    else:
+        try:
+            lists = [list(path) for path in paths]
+        except TypeError:
+            raise errors.fail("paths", got=repr(paths)[:40], expected="K lists of tokens") from None
+        longest = max(map(len, lists), default=0)
+        try:
+            array = np.array([path + [NO_TOKEN] * (longest - len(path)) for path in lists])
+        except ValueError:
+            raise errors.fail("paths", got="nested lists of different lengths", expected="K lists of tokens") from None
+        if array.size == 0 and lists:
+            array = np.zeros((len(lists), 0), dtype=np.int64)
+        elif any(NO_TOKEN in path for path in lists):
+            path = next(i for i, one in enumerate(lists) if NO_TOKEN in one)
+            what = f"path {path} position {lists[path].index(NO_TOKEN)}"
+            raise errors.fail(what, got=f"token {NO_TOKEN}", expected="a token (a shorter path is a shorter list)")
+    if array.ndim != 2 or len(array) == 0:
+        raise errors.fail("paths", got=f"an array of shape {array.shape}", expected="(K, L), K at least 1")
     if array.dtype.kind not in "iu":
         raise errors.fail("paths", got=f"entries of type {array.dtype}", expected="integer token ids")
-    count, length = array.shape
-    parent, token, depth, multiplicity = [-1], [-1], [0], [count]
+    if isinstance(paths, np.ndarray) and (array < 0).any():
+        path, position = (int(i) for i in np.argwhere(array < 0)[0])
+        what = f"path {path} position {position}"
+        raise errors.fail(what, got=f"token {array[path, position]}", expected="a token id, which is not negative")
+    return _topology(array)
+
+
+def _topology(array: npt.NDArray[Any]) -> Topology:
+    count = len(array)
+    parent, token, depth, multiplicity, ends = [-1], [NO_TOKEN], [0], [count], [0]
     columns = [[0] * count]
     for i, drafted in enumerate(array.T.tolist()):
         seen: dict[tuple[int, int], int] = {}
         column = []
-        for edge in zip(columns[-1], drafted, strict=True):
-            node = seen.get(edge)
+        for above, last in zip(columns[-1], drafted, strict=True):
+            if last == NO_TOKEN:  # the path has ended
+                column.append(above)
+                continue
+            node = seen.get((above, last))
             if node is None:
-                node = seen[edge] = len(parent)
-                parent.append(edge[0])
-                token.append(edge[1])
+                node = seen[above, last] = len(parent)
+                parent.append(above)
+                token.append(last)
                 depth.append(i + 1)
                 multiplicity.append(0)
+                ends.append(0)
             multiplicity[node] += 1
             column.append(node)
         columns.append(column)
-    parts = (array, parent, token, depth, np.transpose(columns), multiplicity)
-    return Topology(*(np.array(part, dtype=np.int64) for part in parts))
+    for node in columns[-1]:
+        ends[node] += 1
+    inner = sorted(set(parent[1:]))
+    draft_row = [-1] * len(parent)
+    for row, node in enumerate(inner):
+        draft_row[node] = row
+    parts = (array, parent, token, depth, np.transpose(columns), multiplicity, ends, inner, draft_row)
+    arrays = [np.array(part, dtype=np.int64) for part in parts]
+    for one in arrays:
+        one.setflags(write=False)
+    return Topology(*arrays)
 
 
-def level_index(parent: Ints, token: Ints, vocab_size: int) -> Ints:
+def level_index(tree: Topology, vocab_size: int) -> Ints:
     """Index of every node among the prefixes of its length (`lpverify.core.prefix_tree`); the root's is 0."""
     index = [0]
-    for above, last in zip(parent[1:].tolist(), token[1:].tolist(), strict=True):
+    for above, last in zip(tree.parent[1:].tolist(), tree.token[1:].tolist(), strict=True):
         index.append(index[above] * vocab_size + last)
     return np.array(index, dtype=np.int64)
 
 
-def _check_tokens(paths: Ints, vocab_size: int) -> None:
-    bad = (paths < 0) | (paths >= vocab_size)
+def _check_tokens(tree: Topology, vocab_size: int) -> None:
+    bad = tree.paths >= vocab_size
     if bad.any():
         path, position = (int(i) for i in np.argwhere(bad)[0])
         what = f"path {path} position {position}"
-        raise errors.fail(what, got=f"token {paths[path, position]}", expected=f"a token in 0..{vocab_size - 1}")
+        raise errors.fail(what, got=f"token {tree.paths[path, position]}", expected=f"a token in 0..{vocab_size - 1}")
+
+
+def _with_possible_drafts(tree: Topology, target: Any, draft: Any) -> DraftTree:
+    """The tree, if every drafted token has positive draft probability. Raises InputError."""
+    rows, tokens = tree.draft_row[tree.parent[1:]].tolist(), tree.token[1:].tolist()
+    possible = (draft[rows, tokens] > 0).tolist() if rows else []
+    for node, positive in enumerate(possible, start=1):
+        if not positive:
+            raise errors.fail(
+                f"draft at depth {tree.depth[node] - 1}",
+                got=f"a drafted token {tree.token[node]} of draft probability 0",
+                expected="the distribution that the paths were sampled from",
+            )
+    return DraftTree.of(tree, target, draft)
 
 
 def _rows(name: str, rows: Any) -> Array:
-    if not hasattr(rows, "__array_namespace__") and not hasattr(rows, "device"):
+    if not hasattr(rows, "device"):  # tensors stay what they are
         rows = np.asarray(rows)
     if isinstance(rows, np.ndarray) and not is_exact(rows):
         rows = rows.astype(np.float64, copy=False)
     if rows.ndim != 2:
         raise errors.fail(name, got=f"an array of shape {tuple(rows.shape)}", expected="(nodes, tokens)")
     return cast(Array, rows)
+
+
+def paths_of(tree: Topology) -> Sequence[tuple[int, ...]]:
+    """The drafted paths as tuples without padding.
+
+    >>> paths_of(topology([[5, 7], [5]]))
+    [(5, 7), (5,)]
+    """
+    return [tuple(path[:n]) for path, n in zip(tree.paths.tolist(), tree.lengths.tolist(), strict=True)]

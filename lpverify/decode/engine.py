@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 import torch
 
@@ -23,9 +23,8 @@ from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair
 from lpverify.decode.rng import Keys
 from lpverify.decode.sampling import Sampling, any_undefined, probabilities, undefined
-from lpverify.numerics import Array
 from lpverify.verifiers import StopDistribution, Verifier
-from lpverify.verifiers.sample import drawn
+from lpverify.verifiers.sample import sample
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class ActiveRequest:
         with self.watch("verify"):
             if check and bool(any_undefined(rows)):
                 raise undefined(f"target {self.pair.target.name}")
-            return DraftTree(*tree.fields, cast(Array, rows), cast(Array, drafted.rows.to(rows.device)))
+            return DraftTree.of(tree, rows, drafted.rows.to(rows.device))
 
     def rows(self, logits: torch.Tensor) -> torch.Tensor:
         """Probabilities (R, V) from logits of either model."""
@@ -173,13 +172,7 @@ def decoding_round(
     tree = active.draft_tree(num_paths, settings.depth, round_, check=on_host)
     with active.watch("verify"):
         stops = verifier(tree)
-        choice = cast(torch.Tensor, drawn(stops, active.keys.verifying(round_)))
-        checked = any_undefined(cast(torch.Tensor, tree.target))
-        node, token, nan = torch.cat([choice, checked]).cpu().tolist()  # the one transfer
-        if nan:
-            raise undefined(f"target {active.pair.target.name}")
-        assert node >= 0, f"{verifier.name}: no positive probability to stop"
-        assert token >= 0, f"{verifier.name}: no token after node {node}"
+        node, token = sample(stops, active.keys.verifying(round_))
     with active.watch("cache"):
         emitted = cut(active.commit(tree, node, token), room, settings.eos)
     record = RoundRecord(
@@ -212,7 +205,7 @@ def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:
     return tokens[:room]
 
 
-def expected_committed(stops: StopDistribution, room: int, eos: frozenset[int]) -> torch.Tensor:
+def expected_committed(stops: StopDistribution, room: int, eos: frozenset[int]) -> Any:
     """Expected number of committed tokens given the drafted tree (theory 8).
 
     This is 1 + `lpverify.verifiers.expected_accepted`, except that each node counts the tokens that `cut` leaves.
@@ -224,5 +217,4 @@ def expected_committed(stops: StopDistribution, room: int, eos: frozenset[int]) 
         end = ends[parent] if parent >= 0 else None
         ends.append(depth if end is None and parent >= 0 and token in eos else end)
         counts.append(min(room, depth + 1 if ends[-1] is None else ends[-1]))
-    stop = cast(torch.Tensor, stops.stop)
-    return (stop * torch.tensor(counts, dtype=stop.dtype, device=stop.device)).sum()
+    return stops.expected(counts)

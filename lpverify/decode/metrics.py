@@ -59,6 +59,8 @@ class Generation:
         expected = [record.expected_committed for record in rounds]
         if expected and isinstance(expected[0], torch.Tensor):
             expected = torch.stack(expected).tolist()
+        else:
+            expected = [None if value is None else float(value) for value in expected]
         finished = tuple(replace(r, expected_committed=value) for r, value in zip(rounds, expected, strict=True))
         seconds = {stage: watch.seconds.get(stage, 0.0) for stage in (*STAGES, "prefill")}
         return cls(algorithm, request, tuple(tokens), finished, seconds, watch.peak_memory())

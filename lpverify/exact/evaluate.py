@@ -114,7 +114,7 @@ def enumerated_masses(
     for draft in every:
         view = DraftTree.from_pair(pair, draft.paths)
         law = algorithm(view)
-        index = level_index(view.parent, view.token, pair.vocab_size)
+        index = level_index(view, pair.vocab_size)
         for node in np.flatnonzero(law.stop > 0).tolist():
             emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_token(node)
     return emitted, terms

@@ -28,10 +28,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpverify.numerics import divide
 from lpverify.verifiers import Verifier
 from lpverify.verifiers.rank_measure import compact, mean_density, whole
 from lpverify.verifiers.residual import acceptance
-from lpverify.verifiers.token_buckets import merged
+from lpverify.verifiers.token_buckets import children_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -131,15 +132,14 @@ class TextRows:
         if blocks is None or self._draft.shape[1] <= blocks:
             return Children(self._target, self._draft, self._tokens, np.ones(len(self._tokens)))
         if blocks not in self._seen:
-            targets, drafts, children = [], [], []
+            targets, drafts, child = [], [], []
             for start in range(0, len(self._tokens), ROWS_AT_ONCE):
                 part = slice(start, start + ROWS_AT_ONCE)
-                bucket, p, q = merged(self._target[part], self._draft[part], blocks)
-                targets.append(p)
-                drafts.append(q)
-                children.append(bucket[np.arange(len(bucket)), self._tokens[part]])
-            draft, child = np.concatenate(drafts), np.concatenate(children)
-            mass = draft[np.arange(len(child)), child]
-            share = np.divide(self._q, mass, out=np.zeros_like(mass), where=mass > 0)
-            self._seen[blocks] = Children(np.concatenate(targets), draft, child, share)
+                merged = children_of(self._target[part], self._draft[part], blocks)
+                targets.append(merged.target)
+                drafts.append(merged.draft)
+                child.append(merged.of(np.arange(len(merged.draft)), self._tokens[part]))
+            draft, buckets = np.concatenate(drafts), np.concatenate(child)
+            share = divide(self._q, draft[np.arange(len(buckets)), buckets], where_zero=0.0)
+            self._seen[blocks] = Children(np.concatenate(targets), draft, buckets, share)
         return self._seen[blocks]

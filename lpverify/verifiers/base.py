@@ -1,31 +1,32 @@
-"""What a verifier is: a deterministic map from a drafted tree to a law.
+"""What a verifier is: a deterministic map from a drafted tree to a stop distribution.
 
-A verifier looks at one `DraftTree` and says for every drafted node the probability of stopping there (drafted tokens
-up to the node are accepted), and for a node the law of the one token emitted after it. No randomness, no state: the
-same object is summed over all drafts (`lpverify.exact`), drawn from (`lpverify.verifiers.sample`) and averaged
-(`expected_accepted`).
+A verifier looks at one `DraftTree` and says for every drafted node the probability of stopping there (the drafted
+tokens up to the node are accepted), and for a node the distribution of the one token emitted after it. No randomness,
+no state: the same object is summed over all drafts (`lpverify.exact`), sampled (`lpverify.verifiers.sample`) and
+averaged (`StopDistribution.expected`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, namespace, on_cpu, on_device, sharing
+from lpverify.numerics import Array, namespace
 
 
 @dataclass(frozen=True, eq=False)
 class StopDistribution:
-    """The law of (stop node, next token) given a drafted tree.
+    """The distribution of (stop node, next token) given a drafted tree.
 
-    * ``stop`` (n,): probability of stopping at each node of ``tree``; sums to 1 as far as the rows do.
-    * ``rows``: node -> (V,), the law of the next token when stopping there; called only for nodes asked for. The node
-      is an int, or an integer on the device of the rows, which is not brought to the host.
+    * ``stop`` (n,): probability of stopping at each node of ``tree``; sums to 1 as far as the rows do. A numpy array
+      where the rows are in host memory, else a tensor on their device.
+    * ``rows``: node -> (V,), the distribution of the next token when stopping there; called only for nodes asked for.
+      The node is an int, or an integer tensor on the device of the rows, which causes no synchronisation.
     """
 
     tree: DraftTree
@@ -33,31 +34,34 @@ class StopDistribution:
     rows: Callable[[Any], Array]
 
     def next_token(self, node: int) -> Array:
-        """Law of the token emitted after ``node``, shape (V,). Raises InputError where the verifier never stops."""
-        errors.integer("node", node, min=0, max=len(self.tree.parent) - 1)
+        """Distribution (V,) of the token emitted after ``node``. Raises InputError where the verifier never stops."""
+        errors.integer("node", node, min=0, max=self.tree.size - 1)
         if not self.stop[node] > 0:
             raise errors.fail(f"next token at node {node}", got="a stop of probability 0", expected="a reachable stop")
         return self.rows(node)
 
+    def expected(self, values: Any) -> Any:
+        """sum over nodes of stop(c) value(c), for ``values`` (n,) on the host; where ``stop`` is, unsynchronised.
 
-def expected_accepted(law: StopDistribution) -> Any:
-    """Expected number of accepted drafted tokens given the tree, sum over nodes of stop(c) |c| (THEORY 8).
+        With values |c| it is the expected number of accepted drafted tokens given the tree (theory 8). Averaged over
+        drafted trees that is an unbiased estimate of block efficiency - 1, of lower variance than sampled lengths.
+        """
+        if isinstance(self.stop, np.ndarray):
+            return (self.stop * np.asarray(values)).sum()
+        xp = namespace(self.stop)
+        return (self.stop * xp.asarray(values, dtype=self.stop.dtype, device=self.stop.device)).sum()
 
-    Averaged over drafted trees it is an unbiased estimate of block efficiency - 1, of lower variance than the sampled
-    accepted lengths.
-    """
-    stop = law.stop
-    xp = namespace(stop)
-    if isinstance(stop, np.ndarray):
-        return (stop * law.tree.depth).sum()
-    return (stop * xp.asarray(law.tree.depth, dtype=stop.dtype, device=stop.device)).sum()
+
+def expected_accepted(distribution: StopDistribution) -> Any:
+    """Expected number of accepted drafted tokens given the tree, sum over nodes of stop(c) |c| (theory 8)."""
+    return distribution.expected(distribution.tree.depth)
 
 
 class NodeRule(Protocol):
-    """How a tree walker chooses one token at a node, given the tokens drafted there."""
+    """How top-down tree verification chooses one token at a node, given the tokens drafted there."""
 
     def conditional(self, drafted: Any) -> Array:
-        """Law of the chosen token y for each row of ``drafted``: integers (T, k) -> a new array (T, V).
+        """Distribution of the chosen token y for each row of ``drafted``: integers (T, k) -> a new array (T, V).
 
         Averaged over k i.i.d. draws of the draft it is the target row.
         """
@@ -70,9 +74,11 @@ class Verifier:
     What other rooms need to know about an algorithm is a field here, never a question of its name or identity.
 
     * ``name``: as in `lpverify.verifiers.VERIFIERS`.
-    * ``stop_distribution``: `DraftTree` -> `StopDistribution`. It gets numpy arrays or tensors on a device: tensors in
-      the host's memory are shared with numpy, whose operations cost less.
+    * ``stop_distribution``: `DraftTree` -> `StopDistribution`.
     * ``help``: one line for tables and help texts. ``source``: paper and algorithm number, or "this project".
+    * ``needs``: what of the draft it relies on. "any tree": nothing but the tokens. "a path": the first path, drawn
+      token by token from the draft rows. "independent children": the paths at a node continue with i.i.d. draws from
+      its draft row. "independent paths": all of them do, down to the leaves, and paths end only at leaves.
     * ``path_order``: the result depends on the order of the paths; exact evaluation sums over multisets where it is
       False.
     * ``first_path_only``: paths other than the first are ignored.
@@ -91,6 +97,7 @@ class Verifier:
     stop_distribution: Callable[[DraftTree], StopDistribution]
     help: str = ""
     source: str = ""
+    needs: Literal["any tree", "a path", "independent children", "independent paths"] = "independent paths"
     path_order: bool = True
     first_path_only: bool = False
     node_rule: Callable[[Array, Array, int], NodeRule] | None = None
@@ -101,8 +108,6 @@ class Verifier:
     any_vocabulary: bool = True
 
     def __call__(self, tree: DraftTree) -> StopDistribution:
-        if not on_cpu(tree.target):
-            return self.stop_distribution(tree)
-        shared = self.stop_distribution(replace(tree, target=sharing(tree.target), draft=sharing(tree.draft)))
-        stop = on_device(shared.stop, tree.target)
-        return StopDistribution(tree, stop, lambda node: on_device(shared.rows(int(node)), tree.target))
+        if tree.size == 1:  # nothing was drafted: the next token is from the target
+            return StopDistribution(tree, tree.target[:, 0] * 0 + 1, lambda node: tree.target[0])
+        return self.stop_distribution(tree)

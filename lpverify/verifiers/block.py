@@ -1,4 +1,4 @@
-"""Block verification: the best single-path rule (THEORY 1).
+"""Block verification: the best single-path rule (theory 1).
 
 On a path x_1..x_L with weights w_i = min(1, w_{i-1} p(x_i|.) / q(x_i|.)) accept the largest i whose independent test
 
@@ -6,34 +6,82 @@ On a path x_1..x_L with weights w_i = min(1, w_{i-1} p(x_i|.) / q(x_i|.)) accept
 
 passes (0 if none), and emit from p after L tokens, else from max(w_i p - q, 0) normalised. The expected accepted
 length is the optimum over all valid single-path rules, off-path information included. With K > 1 the first path is
-verified.
+verified. The same rule verifies a path that was selected among several, with the rows q* of the selected path in the
+place of q: see `lpverify.verifiers.rank_selection`.
 
 Reference: Sun et al., Block verification accelerates speculative decoding, arXiv 2403.10444, algorithm 2.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from lpverify.core.draft_tree import DraftTree
+from lpverify.numerics import Array, one, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.residual import block_path, law_on_path
+from lpverify.verifiers.residual import test_probability, weight_after
+from lpverify.verifiers.rows import HostRows, ResidualRows, rows_of
 
 
-def block_law(view: DraftTree) -> StopDistribution:
-    """Stop and next-token law of block verification on the first path."""
-    nodes = view.node_of[0].tolist()
-    on_target, on_draft = view.at_edges(view.target, nodes[1:]), view.at_edges(view.draft, nodes[1:])
-    target, draft = [view.target[node] for node in nodes], [view.draft[node] for node in nodes[:-1]]  # not copied
-    block = block_path(target, draft, on_target, on_draft)
-    return law_on_path(view, 0, block.stop, block.rows)
+def block_verification(rows: HostRows, weight: Array, paths: Any, chance: Array, skew: Any = None) -> StopDistribution:
+    """Block verification of one drafted path, which is path ``paths[i]`` with probability ``chance[i]``.
+
+    Weights and tests belong to nodes, whichever path is verified, so they are computed once.
+
+    Args:
+        weight: (n,) w of the nodes of those paths, on the host; 1 at the root.
+        paths: (r,) different drafted paths, integers. ``chance``: (r,) on the host, sums to 1.
+        skew: q*/q as from `HostRows.skew`; None: q* = q.
+    """
+    tree, xp = rows.tree, rows.xp
+    possible = np.flatnonzero(chance != 0)
+    paths = np.asarray(paths)[possible]
+    nodes, used = tree.node_of[paths], np.arange(tree.node_of.shape[1]) <= tree.lengths[paths][:, None]
+    tested = np.unique(nodes)
+    tested = tested[(tested > 0) & (tree.draft_row[tested] >= 0)]
+    position = np.arange(tree.size)
+    position[tested] = tree.size + np.arange(len(tested))
+    untested = weight + 0  # at a leaf the test is the weight, at the root 1
+    untested[0] = one(weight)
+    on_paths = nodes.reshape(-1)
+    w, untested, likely, place, on_paths, tested_there = rows.upload(
+        weight, untested, chance[possible], position[on_paths], on_paths, tested
+    )
+    w_tested = rows.take(w, tested_there)
+    excess = rows.excess(tested, w_tested, None, skew)
+    tests = xp.concat([untested, test_probability(excess, w_tested)])
+    passes = xp.reshape(rows.take(tests, place), nodes.shape)
+    if not used.all():
+        passes = passes * rows.upload(used * one(weight))
+    fails = xp.flip(1 - passes[:, 1:], axis=1)
+    none_later = xp.concat([xp.flip(xp.cumulative_prod(fails, axis=1), axis=1), passes[:, :1] * 0 + 1], axis=1)
+    stops = likely[:, None] * passes * none_later
+    stop = rows.add_up(on_paths, xp.reshape(stops, (-1,)), tree.size)
+    return StopDistribution(tree, stop, ResidualRows(rows, w, skew=skew))
+
+
+def verify_first_path(tree: DraftTree) -> StopDistribution:
+    """Stop distribution of block verification on the first path."""
+    rows = rows_of(tree)
+    edges = rows.observe()
+    weight = zeros(tree.size, edges.target_edge)
+    weight[0] = one(weight)
+    nodes = tree.node_of[0, : tree.lengths[0] + 1].tolist()
+    for above, node in zip(nodes, nodes[1:], strict=False):
+        weight[node] = weight_after(weight[above], edges.target_edge[node - 1], edges.draft_edge[node - 1])
+    return block_verification(rows, weight, [0], weight[:1])
 
 
 def verifier() -> Verifier:
     """The verifier ``bv``."""
     return Verifier(
         "bv",
-        block_law,
+        verify_first_path,
         "block verification of the first path, the single-path optimum",
         "Sun et al., arXiv 2403.10444, algorithm 2",
+        needs="a path",
         first_path_only=True,
         closed_form="block",
     )

@@ -59,7 +59,7 @@ from lpverify.verifiers.pbv import LARGEST_MEAN, atoms, minorant_groups, pooling
 from lpverify.verifiers.rank_measure import RankMeasure, mean_density, rescaled
 from lpverify.verifiers.rank_selection import SelectedPath
 from lpverify.verifiers.splits import ROUNDING, Layout, Split, lay_out
-from lpverify.verifiers.token_buckets import MOST_BLOCKS
+from lpverify.verifiers.token_buckets import BUCKETS
 
 FINEST = 16
 """No piece of a measure has more than this part of its mass when it is split."""
@@ -476,7 +476,7 @@ def onto_marginals(found: Array, mu: Array, q: Array) -> Array:
     return filled
 
 
-def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
+def verifier(blocks: int | None = BUCKETS) -> Verifier:
     """The verifier ``ebv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
     return Verifier(
         "ebv",

@@ -1,7 +1,8 @@
-"""NSS, naive speculative sampling: draw y ~ p and walk on while y happens to be drafted (THEORY 6).
+"""NSS, naive speculative sampling: draw y ~ p and descend while y happens to be drafted (theory 6).
 
-The baseline of all walkers: it ignores the draft's law, so its acceptance is sum_x p(x) (1 - (1 - q(x))^k) at a node.
-"Accept if equal to the target's own sample" is this rule; it is exact because that very sample is emitted.
+The baseline of top-down tree verification: it never looks at the draft distribution, so a node with k drafted children
+accepts with probability sum_x p(x) (1 - (1 - q(x))^k). "Accept if equal to the target's own sample" is this rule; it is
+exact because that very sample is emitted. It is the optimal verifier of a fixed tree.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.top_down import SequentialRule, walk_law
+from lpverify.verifiers.rows import ResidualRows, rows_of
+from lpverify.verifiers.top_down import SequentialRule, offers_of, verify_offers
 
 
 def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
@@ -17,18 +19,23 @@ def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
     return SequentialRule(zeros((count, len(target)), target), target)
 
 
-def nss_law(view: DraftTree) -> StopDistribution:
-    """Stop and next-token law of NSS."""
-    return walk_law(view, node_rule)
+def verify(tree: DraftTree) -> StopDistribution:
+    """Stop distribution of NSS."""
+    rows = rows_of(tree)
+    target = rows.observe().target_edge
+    offers = offers_of(tree)
+    target, nothing, accept = rows.upload(target, zeros(tree.size, target), zeros(offers.child.shape, target))
+    return verify_offers(rows, offers, accept, target, ResidualRows(rows, None, nothing, keeps_children=False))
 
 
 def verifier() -> Verifier:
     """The verifier ``nss``."""
     return Verifier(
         "nss",
-        nss_law,
+        verify,
         "naive: sample from the target, descend while the sample is drafted",
-        "folklore; exact match of engines",
+        "folklore; exact match in serving engines",
+        needs="any tree",
         path_order=False,
         node_rule=node_rule,
     )

@@ -1,4 +1,4 @@
-"""OT: at every node the coupling that maximises the probability that the chosen token is drafted (THEORY 6).
+"""OT: at every node the coupling that maximises the probability that the chosen token is drafted (theory 6).
 
 At a node with k drafted children the tokens drafted form a set S with probability pi(S). The transport problem
 
@@ -27,10 +27,11 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, ignoring_overflow, on_device, one, to_host, zero
+from lpverify.numerics import Array, ignoring_overflow, one, zero
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.residual import residual_law
-from lpverify.verifiers.top_down import walk_law
+from lpverify.verifiers.residual import residual_distribution
+from lpverify.verifiers.rows import on_host
+from lpverify.verifiers.top_down import verify_by_rule
 
 MAX_SETS = 5_000
 """Most sets of drafted tokens at one node: 31 tokens of positive draft probability at k = 3, 99 at k = 2."""
@@ -41,8 +42,7 @@ class TransportRule:
     """An optimal coupling at one node: for every set of drafted tokens its relative flow to each, and its slack."""
 
     shares: dict[frozenset[int], tuple[tuple[int, ...], Array, Any]]  # tokens, F(S, .) / pi(S), 1 - their sum
-    otherwise: Array  # (V,), host
-    like: Array
+    otherwise: Array  # (V,)
 
     def conditional(self, drafted: Any) -> Array:
         """Law of y for each row of ``drafted`` (T, k), shape (T, V)."""
@@ -52,12 +52,12 @@ class TransportRule:
             law = slack * self.otherwise
             law[list(tokens)] += flows
             laws.append(law)
-        return on_device(np.stack(laws), self.like)
+        return np.stack(laws)
 
 
 def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
     """The optimal coupling of ``target`` with the set of ``count`` draws from ``draft``. Raises SizeError."""
-    p, q = to_host(target), to_host(draft)
+    p, q = target, draft
     tokens = [int(x) for x in np.flatnonzero(q > 0)]
     size = sum(comb(len(tokens), size) for size in range(1, count + 1))
     if size > MAX_SETS:
@@ -80,7 +80,7 @@ def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
         shares[frozenset(named)] = (named, amounts / mass, slack[s] / mass) if mass > 0 else (named, amounts, one(p))
     residual = p.copy()
     residual[tokens] = left
-    return TransportRule(shares, residual_law(residual, p), target)
+    return TransportRule(shares, residual_distribution(residual, p))
 
 
 def set_probabilities(masses: list[Any], count: int) -> dict[tuple[int, ...], Any]:
@@ -168,18 +168,19 @@ def _augmenting_path(
     return []
 
 
-def ot_law(view: DraftTree) -> StopDistribution:
-    """Stop and next-token law of OT."""
-    return walk_law(view, node_rule)
+def verify(tree: DraftTree) -> StopDistribution:
+    """Stop distribution of OT; rows on a device are brought to the host."""
+    return verify_by_rule(on_host(tree), node_rule)
 
 
 def verifier() -> Verifier:
     """The verifier ``ot``."""
     return Verifier(
         "ot",
-        ot_law,
+        verify,
         "at every node the coupling that most often chooses a drafted child",
         "Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas and Pal, arXiv 2511.15898",
+        needs="independent children",
         path_order=False,
         node_rule=node_rule,
         any_vocabulary=False,

@@ -37,7 +37,7 @@ from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
 from lpverify.verifiers.rank_selection import SelectedPath
 from lpverify.verifiers.splits import ROUNDING, Layout, Split, lay_out
-from lpverify.verifiers.token_buckets import MOST_BLOCKS
+from lpverify.verifiers.token_buckets import BUCKETS
 
 LARGEST_MEAN = 1e300
 """Wanted means are cut here; only a target probability of 1e-300 or more times the draft's reaches it."""
@@ -220,7 +220,7 @@ def atoms(layout: Layout) -> tuple[Array, Array, Array, Array]:
     return above, width, mass, owner
 
 
-def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
+def verifier(blocks: int | None = BUCKETS) -> Verifier:
     """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
     return Verifier(
         "pbv",

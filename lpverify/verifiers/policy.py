@@ -1,4 +1,4 @@
-"""The LP optimum as a verifier (THEORY 2.5).
+"""The LP optimum as a verifier (theory 2.5).
 
 A certificate holds a rank table T, a joint law of (leaf, bin of [0, 1]), whose marginals are the draft's law Q of a
 path and the widths of the bins. Every drafted path draws its bin from T(leaf, .)/Q(leaf) and its rank uniformly in the
@@ -21,42 +21,52 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree, level_index
 from lpverify.core.results import Certificate, LpSolution, RankTable
-from lpverify.numerics import Array, Levels, as_float, divide, is_exact, on_device, zero, zeros
+from lpverify.numerics import Array, Levels, as_float, divide, is_exact, ones, zero, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.rank_selection import block_law_of_selected, smallest_in
+from lpverify.verifiers.block import block_verification
+from lpverify.verifiers.residual import weight_after
+from lpverify.verifiers.rows import HostRows, on_host
+from lpverify.verifiers.smallest_rank import smallest_in
 
 
 @dataclass(frozen=True, eq=False)
-class PolicyLaw:
+class Policy:
     """Verification of drafts of the problem that the certificate belongs to."""
 
     certificate: Certificate
 
-    def __call__(self, view: DraftTree) -> StopDistribution:
+    def __call__(self, tree: DraftTree) -> StopDistribution:
         """Raises InputError for drafts of another shape, and for rows of Fractions where the certificate has floats."""
-        ranks, selected = self.tables(view)
-        index = level_index(view.parent, view.token, view.vocab_size)
-        rows = []
-        for depth in range(view.paths.shape[1]):
-            below = selected[depth + 1].reshape(-1, view.vocab_size)[index[view.depth == depth]]
-            rows.append(divide(below, below.sum(axis=1, keepdims=True), where_zero=zero(below)))
-        leaves = np.arange(view.inner, len(view.parent))
-        chance = smallest_in(bin_laws(ranks, index[leaves]), view.multiplicity[leaves].tolist())
-        q_star, chance = (on_device(values, view.draft) for values in (np.concatenate(rows), chance))
-        on_edges = view.at_edges(q_star, range(1, len(view.parent)))
-        return block_law_of_selected(view, q_star.__getitem__, on_edges, chance)
+        tree = on_host(tree)
+        ranks, selected = self.tables(tree)
+        index = level_index(tree, tree.vocab_size)
+        q_star = []
+        for node in tree.inner_nodes.tolist():
+            below = selected[int(tree.depth[node]) + 1].reshape(-1, tree.vocab_size)[index[node]]
+            q_star.append(divide(below, below.sum(), where_zero=zero(below)))
+        rows = HostRows(tree)
+        seen = rows.observe(np.arange(len(tree.inner_nodes)))
+        skew = divide(np.array(q_star), tree.draft, where_zero=zero(tree.draft))
+        weight = ones(tree.size, tree.target)
+        for node, above in enumerate(tree.parent.tolist()):
+            if above >= 0:
+                drafted = q_star[tree.draft_row[above]][tree.token[node]]
+                weight[node] = weight_after(weight[above], seen.target_edge[node - 1], drafted)
+        leaves, paths = np.unique(tree.node_of[:, -1], return_index=True)
+        chance = smallest_in(bin_distributions(ranks, index[leaves]), tree.ends[leaves].tolist())
+        return block_verification(rows, weight, paths, chance, skew)
 
-    def tables(self, view: DraftTree) -> tuple[RankTable, Levels]:
-        """T and Q* in the arithmetic of ``view``."""
+    def tables(self, tree: DraftTree) -> tuple[RankTable, Levels]:
+        """T and Q* in the arithmetic of ``tree``."""
         certificate = self.certificate
-        paths, depth = view.paths.shape
+        paths, depth = tree.paths.shape
         expected = certificate.num_paths, len(certificate.selected) - 1, len(certificate.selected[1])
-        if (paths, depth, view.vocab_size) != expected:
-            shapes = ("{} paths of {} out of {} tokens".format(*s) for s in ((paths, depth, view.vocab_size), expected))
+        if (paths, depth, tree.vocab_size) != expected:
+            shapes = ("{} paths of {} out of {} tokens".format(*s) for s in ((paths, depth, tree.vocab_size), expected))
             raise errors.fail("drafts of the policy", got=next(shapes), expected=next(shapes))
-        if is_exact(view.target) == is_exact(certificate.ranks.mass):
+        if is_exact(tree.target) == is_exact(certificate.ranks.mass):
             return certificate.ranks, certificate.selected
-        if is_exact(view.target):
+        if is_exact(tree.target):
             raise errors.fail("policy", got="rows of Fractions", expected="floats, as its certificate is in floats")
         return self._in_floats
 
@@ -67,7 +77,7 @@ class PolicyLaw:
         return floats, tuple(as_float(level) for level in selected)
 
 
-def bin_laws(ranks: RankTable, leaves: npt.NDArray[np.int64]) -> Array:
+def bin_distributions(ranks: RankTable, leaves: npt.NDArray[np.int64]) -> Array:
     """T(leaf, .)/Q(leaf) of ``leaves`` (n,), numbered among all leaves: shape (n, bins)."""
     widths = np.diff(ranks.edges)
     mass = zeros((len(leaves), len(widths)), ranks.mass)
@@ -88,7 +98,7 @@ def verifier(optimum: LpSolution | Certificate) -> Verifier:
         raise errors.fail("optimum", got="a solution without a certificate", expected="one of another method")
     return Verifier(
         "policy",
-        PolicyLaw(certificate),
+        Policy(certificate),
         "the optimum of the linear program, run",
         "this project, theory 2.5",
         path_order=False,

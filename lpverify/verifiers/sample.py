@@ -7,13 +7,16 @@ where a parallel sum is not monotone, and the last positive entry takes what rou
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lpverify import errors
-from lpverify.numerics import Array, is_exact, namespace, on_cpu, to_host
+from lpverify.numerics import Array, is_exact, namespace
 from lpverify.verifiers.base import StopDistribution
+
+BELOW_ONE = 1 - 2.0**-53
+"""The largest double below 1: times a double it is less than that."""
 
 
 class Uniforms(Protocol):
@@ -23,31 +26,35 @@ class Uniforms(Protocol):
         """The next uniform in [0, 1)."""
 
 
-def sample(law: StopDistribution, generator: Uniforms) -> tuple[int, int]:
-    """One (stop node, next token) from ``law``: two uniforms, the first for the node, the second for the token.
+def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, int]:
+    """One (stop node, next token): two uniforms, the first for the node, the second for the token.
 
-    Both come to the host in one transfer. Raises InputError as `pick`.
+    On a device both are drawn there and come to the host together, one synchronisation. Raises InputError where a
+    distribution has no positive weight or is not a number, or a uniform is not in [0, 1).
+
+    >>> from lpverify.core.draft_tree import DraftTree
+    >>> from lpverify.verifiers import verifier
+    >>> tree = DraftTree.build([[0]], [[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1]])
+    >>> sample(verifier("bv")(tree), np.random.default_rng(0))
+    (0, 1)
     """
-    node, token = to_host(drawn(law, generator)).tolist()
-    for name, chosen in (("stops", node), (f"next tokens at node {node}", token)):
-        if chosen < 0:
-            raise errors.fail(f"law of {name}", got="no positive weight, or NaN", expected="probabilities")
-    return node, token
-
-
-def drawn(law: StopDistribution, generator: Uniforms) -> Array:
-    """`sample` on the device of ``law``: two integers, -1 where `pick_each` gives it. No synchronisation."""
-    xp = namespace(law.stop)
-    uniforms = [generator.random() for _ in range(2)]
-    for uniform in uniforms:
+    first, second = generator.random(), generator.random()
+    for uniform in (first, second):
         _check_uniform(uniform)
-    first, second = (xp.asarray([uniform], dtype=xp.float64, device=law.stop.device) for uniform in uniforms)
-    node = pick_each(law.stop[None], first)
-    place = xp.clip(node, 0, None)[0]
-    if isinstance(law.stop, np.ndarray) or on_cpu(law.stop):
-        place = int(place)
-    both: Array = xp.concat([node, pick_each(law.rows(place)[None], second)])
-    return both
+    stop, weights = distribution.stop, getattr(distribution.rows, "weights", distribution.rows)  # without their sum
+    if isinstance(stop, np.ndarray):
+        node = _pick(stop, first)
+        token = _pick(weights(node), second) if node >= 0 else -1
+    else:
+        xp = namespace(stop)
+        chosen = pick_each(stop[None], xp.asarray([first], dtype=xp.float64, device=stop.device))
+        row = weights(xp.clip(chosen, 0, None))
+        next_token = pick_each(row[None], xp.asarray([second], dtype=xp.float64, device=stop.device))
+        node, token = xp.concat([chosen, next_token]).tolist()
+    for name, index in (("stops", node), (f"next tokens at node {node}", token)):
+        if index < 0:
+            raise errors.fail(f"distribution of {name}", got="no positive weight, or NaN", expected="probabilities")
+    return node, token
 
 
 def pick(weights: Array, uniform: float) -> int:
@@ -55,34 +62,40 @@ def pick(weights: Array, uniform: float) -> int:
 
     Raises InputError when no weight is positive or ``uniform`` is not in [0, 1).
 
-    >>> import numpy as np
     >>> [pick(np.array([0.0, 0.25, 0.75, 0.0]), u) for u in (0.0, 0.2499, 0.25, 1 - 2**-53)]
     [1, 1, 2, 2]
     """
     _check_uniform(uniform)
-    xp = namespace(weights)
-    chosen = int(pick_each(weights[None], xp.asarray([uniform], dtype=xp.float64, device=weights.device))[0])
-    if chosen < 0:
+    index = _pick(weights, uniform)
+    if index < 0:
         raise errors.fail("weights", got=f"a sum of {weights.sum()}", expected="a positive weight")
-    return chosen
+    return index
 
 
-def pick_each(weights: Array, uniforms: Array) -> Array:
-    """`pick` for every row of ``weights`` (R, n), on their device: ``uniforms`` (R,) to indices (R,).
+def _pick(weights: Array, uniform: float) -> int:
+    """`pick` for one row in host memory; -1 where no weight is positive or their sum is NaN."""
+    if not isinstance(weights, np.ndarray):
+        return int(pick_each(weights[None], namespace(weights).asarray([uniform], dtype=namespace(weights).float64))[0])
+    sums = np.cumsum(weights, dtype=None if is_exact(weights) else np.float64)
+    beyond = (weights > 0) & (sums > uniform * sums[-1])
+    first = int(beyond.argmax())
+    if beyond[first]:
+        return first
+    possible = np.flatnonzero(weights > 0)  # rounding left nothing beyond
+    return int(possible[-1]) if len(possible) and sums[-1] == sums[-1] else -1
 
-    -1 where no weight is positive or their sum is not a number. For inner loops: nothing is validated, and nothing is
-    brought to the host.
+
+def pick_each(weights: Any, uniforms: Any) -> Any:
+    """`pick` for every row of ``weights`` (R, n), where they are: ``uniforms`` (R,) to indices (R,).
+
+    -1 where no weight is positive or a weight is NaN. Nothing is validated, and there is no synchronisation.
     """
     xp = namespace(weights)
-    possible = weights > 0
-    wide = None if is_exact(weights) else xp.float64  # in single precision the uniform would lose its last 29 bits
-    sums = xp.cumulative_sum(weights, axis=-1, dtype=wide)
-    size = weights.shape[-1]
-    index = xp.arange(size, device=weights.device)[None, :]
-    first = xp.min(xp.where(possible & (sums > uniforms[:, None] * sums[:, -1:]), index, size), axis=-1)
-    last = xp.max(xp.where(possible, index, -1), axis=-1)
-    chosen: Array = xp.where(sums[:, -1] == sums[:, -1], xp.minimum(first, last), -1)
-    return chosen
+    sums = xp.cumulative_sum(weights, axis=-1, dtype=xp.float64) * (weights > 0)
+    total = xp.max(sums, axis=-1)
+    threshold = xp.minimum(uniforms * total, total * BELOW_ONE)
+    first = xp.argmax(xp.astype(sums > threshold[:, None], xp.int8), axis=-1)
+    return xp.where(total > 0, first, -1)
 
 
 def _check_uniform(uniform: float) -> None:

@@ -1,45 +1,95 @@
-"""SpecInfer: recursive rejection sampling with replacement (THEORY 6).
+"""SpecInfer: recursive rejection sampling with replacement (theory 6).
 
 At a node with k drafted children x_1..x_k, repeats kept, and p_1 = p:
 
-    accept x_j with min(1, p_j(x_j) / q(x_j)),   else p_{j+1} = max(p_j - q, 0) normalised;   at the end y ~ p_{k+1}.
+    accept x_j with min(1, p_j(x_j)/q(x_j)),   else p_{j+1} = max(p_j - q, 0) normalised;   at the end y ~ p_{k+1}.
 
-The p_j do not depend on what was drafted. A repeated child is offered again: merging repeats would skip a rejection
-step and break the law.
+The residuals have a closed form. With t_1 = 0, R_1 = 1, t_{j+1} = t_j + R_j and R_j = sum_x max(p - t_j q, 0),
+
+    p_j = max(p - t_j q, 0) / R_j,
+
+so the rows are summed once for every rejection that can be followed by another offer, which is seldom: most nodes have
+one drafted child. A repeated child is offered again: merging repeats would skip a rejection and be lossy. A rejected
+token has p_{j+1} = 0 from then on.
 
 Reference: Miao et al., SpecInfer, arXiv 2305.09781, algorithm 2 (multi-step speculative sampling).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, namespace
+from lpverify.numerics import Array, one, ones, zero, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.residual import acceptance, positive_part, residual_law
-from lpverify.verifiers.top_down import SequentialRule, walk_law
+from lpverify.verifiers.residual import acceptance, positive_part, residual_distribution
+from lpverify.verifiers.rows import ResidualRows, rows_of
+from lpverify.verifiers.top_down import SequentialRule, offers_of, verify_offers
 
 
 def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
-    """The acceptance tables of ``count`` rejection steps and the last residual law."""
+    """The acceptance tables of ``count`` rejections and the last residual distribution."""
     accept = []
-    law = target
+    threshold, excess = zero(target), one(target)
     for _ in range(count):
-        accept.append(acceptance(law, draft))
-        law = residual_law(positive_part(law - draft), law)
-    return SequentialRule(namespace(target).stack(accept), law)
+        accept.append(acceptance(positive_part(target - threshold * draft), excess * draft))
+        threshold, excess = next_residual(
+            threshold + excess, positive_part(target - (threshold + excess) * draft).sum()
+        )
+    return SequentialRule(np.stack(accept), residual_distribution(positive_part(target - threshold * draft), target))
 
 
-def specinfer_law(view: DraftTree) -> StopDistribution:
-    """Stop and next-token law of SpecInfer."""
-    return walk_law(view, node_rule)
+def next_residual(threshold: Any, excess: Any) -> tuple[Any, Any]:
+    """t_j and R_j; where R_j = 0, reached only through rounding, the residual is the target row: t_j = 0, R_j = 1."""
+    nothing = excess == 0
+    return threshold * ~nothing, excess + nothing
+
+
+def verify(tree: DraftTree) -> StopDistribution:
+    """Stop distribution of SpecInfer."""
+    rows = rows_of(tree)
+    seen = rows.observe()
+    offers = offers_of(tree)
+    xp, inner, unit = rows.xp, len(tree.inner_nodes), one(seen.target_edge)
+    edge = np.clip(offers.child - 1, 0, None)
+    again = [np.flatnonzero(offers.count > j + 1) for j in range(offers.child.shape[1])]
+    position = []
+    for later in again:
+        position.append(np.arange(inner))
+        position[-1][later] = inner + np.arange(len(later))
+    p, q, real, threshold, excess, place, *indices = rows.upload(
+        seen.target_edge[edge],
+        seen.draft_edge[edge],
+        offers.real * unit,
+        zeros(inner, seen.target_edge),
+        ones(inner, seen.target_edge),
+        np.where(tree.draft_row >= 0, tree.draft_row, inner),
+        *again,
+        *position,
+    )
+    accept = []
+    for j, later in enumerate(again):
+        offered = excess * q[:, j]
+        accept.append(xp.minimum(positive_part(p[:, j] - threshold * q[:, j]), offered) / offered * real[:, j])
+        threshold = threshold + excess * real[:, j]
+        if len(later):
+            sums = rows.excess(tree.inner_nodes[later], None, rows.take(threshold, indices[j]))
+            excess = rows.take(xp.concat([excess, sums]), indices[len(again) + j])
+            threshold, excess = next_residual(threshold, excess)
+    scale = rows.take(xp.concat([threshold, threshold[:1] * 0]), place)
+    next_token = ResidualRows(rows, None, scale, keeps_children=False)
+    return verify_offers(rows, offers, xp.stack(accept, axis=1), None, next_token)
 
 
 def verifier() -> Verifier:
     """The verifier ``specinfer``."""
     return Verifier(
         "specinfer",
-        specinfer_law,
+        verify,
         "recursive rejection: offer the drafted children one after the other",
         "Miao et al., arXiv 2305.09781, algorithm 2",
+        needs="independent children",
         node_rule=node_rule,
     )

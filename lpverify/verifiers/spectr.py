@@ -1,4 +1,4 @@
-"""SpecTr: K-SEQ selection (THEORY 6).
+"""SpecTr: K-SEQ selection (theory 6).
 
 At a node with k drafted children accept them in order, each with min(1, p(x) / (rho q(x))), else y is drawn from
 max(p - gamma min(q, p/rho), 0) normalised, where
@@ -6,9 +6,15 @@ max(p - gamma min(q, p/rho), 0) normalised, where
     beta(rho) = sum_x min(q(x), p(x)/rho),   gamma = (1 - (1-beta)^k) / beta = sum_{i<k} (1-beta)^i.
 
 The rule is lossless for every rho in [1, k] with gamma <= rho, since then the residual is nowhere negative; gamma grows
-with rho and acceptance 1 - (1-beta)^k falls, so the best rho is the root of gamma(rho) = rho. y may be a drafted token;
-the walk then goes on there. The root is irrational in general: with Fraction rows a rational just above it that
-satisfies gamma <= rho is used, so that the law is exact and the value agrees with the float one to about 1e-14.
+with rho and acceptance 1 - (1-beta)^k falls, so the best rho is the root of gamma(rho) = rho. With
+E(rho) = sum_x max(p - rho q, 0) = 1 - rho beta the root solves
+
+    rho = S(E(rho)),     S(E) = 1 + E^(1/k) + ... + E^((k-1)/k),
+
+and max(rho, S(E(rho))) is lossless for any rho: E falls, so it is never below the root. y may be a drafted token;
+verification then descends to it. The root is irrational in general: with Fraction rows a rational just above it that
+satisfies gamma <= rho is used, so that the distribution is exact and the value agrees with the float one to about
+1e-14. At a large vocabulary the root is found on bins of tokens and improved by a Newton step on the rows.
 
 Reference: Sun et al., SpecTr, arXiv 2310.15141, algorithm 2 and theorem 2.
 """
@@ -18,59 +24,66 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, as_float, is_exact, namespace
+from lpverify.numerics import Array, as_float, is_exact, one
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.residual import acceptance, positive_part, residual_law
-from lpverify.verifiers.top_down import SequentialRule, walk_law
+from lpverify.verifiers.residual import acceptance, positive_part, residual_distribution
+from lpverify.verifiers.rows import ResidualRows, rows_of
+from lpverify.verifiers.sample import BELOW_ONE
+from lpverify.verifiers.token_buckets import FINE
+from lpverify.verifiers.top_down import SequentialRule, offers_of, verify_offers
 
 BISECTIONS = 56
 """Halvings of [1, k]: to the last bit of rho for k <= 16."""
 
+STEP = 1e-3
+"""Relative step of the difference quotient in `slope_at`."""
+
 
 def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
-    """The acceptance row of K-SEQ with its best rho, repeated ``count`` times, and its residual law."""
+    """The acceptance row of K-SEQ with its best rho, repeated ``count`` times, and its residual distribution."""
     rho = best_rho(target, draft, count)
     accept = acceptance(target, rho * draft)
     share = accept * draft  # min(q, p/rho)
     residual = positive_part(target - _gamma(share.sum(), count) * share)
-    return SequentialRule(namespace(target).stack([accept] * count), residual_law(residual, target))
+    return SequentialRule(np.stack([accept] * count), residual_distribution(residual, target))
 
 
 def best_rho(target: Array, draft: Array, count: int) -> Any:
     """The smallest rho in [1, count] with gamma(rho) <= rho, up to rounding from above.
 
-    >>> import numpy as np
     >>> round(float(best_rho(np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1]), 3)), 4)
     1.9395
     """
     if is_exact(target):
         return _rational_rho(target, draft, count)
-    xp = namespace(target)
-    low = target[0] * 0 + 1
-    if count == 1:
-        return low
-    high = xp.where(_fits(target, draft, count, low), low, low * count)
+    if count == 1 or _fits(target, draft, count, 1.0):
+        return 1.0
+    low, high = 1.0, float(count)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = _fits(target, draft, count, middle)
-        low, high = xp.where(found, low, middle), xp.where(found, middle, high)
+        if _fits(target, draft, count, middle):
+            high = middle
+        else:
+            low = middle
     return high
 
 
 def _rational_rho(target: Array, draft: Array, count: int) -> Fraction:
     if _fits(target, draft, count, Fraction(1)):
         return Fraction(1)
-    rho = Fraction(float(best_rho(as_float(target), as_float(draft), count)))
+    rho = Fraction(best_rho(as_float(target), as_float(draft), count))
     step = Fraction(count, 2**52)
     while not _fits(target, draft, count, rho):  # rho = count does
         rho, step = min(rho + step, Fraction(count)), 2 * step
     return rho
 
 
-def _fits(target: Array, draft: Array, count: int, rho: Any) -> Any:
+def _fits(target: Array, draft: Array, count: int, rho: Any) -> bool:
     """gamma(rho) <= rho: the residual is nowhere negative."""
-    return _gamma(namespace(target).minimum(draft, target / rho).sum(), count) <= rho
+    return bool(_gamma(np.minimum(draft, target / rho).sum(), count) <= rho)
 
 
 def _gamma(beta: Any, count: int) -> Any:
@@ -82,17 +95,77 @@ def _gamma(beta: Any, count: int) -> Any:
     return total
 
 
-def spectr_law(view: DraftTree) -> StopDistribution:
-    """Stop and next-token law of SpecTr."""
-    return walk_law(view, node_rule)
+def image(excess: Any, count: Any, xp: Any) -> Any:
+    """S(E) = (1 - E) / (1 - E^(1/k)), elementwise; E below 1."""
+    logarithm = xp.log(xp.clip(excess, 1e-300, BELOW_ONE))
+    return xp.expm1(logarithm) / xp.expm1(logarithm / count)
+
+
+def slope_at(target: Array, draft: Array, count: int, rho: float) -> float:
+    """The slope of rho - S(E(rho)) at ``rho``, at least 1, from masses of buckets."""
+    step = STEP * rho
+    ends = [r - float(image(positive_part(target - r * draft).sum(), count, np)) for r in (rho - step, rho + step)]
+    return max(1.0, (ends[1] - ends[0]) / (2 * step))
+
+
+def verify(tree: DraftTree) -> StopDistribution:
+    """Stop distribution of SpecTr."""
+    rows = rows_of(tree)
+    offers = offers_of(tree)
+    several = np.flatnonzero(offers.count > 1)  # with one offer rho = gamma = 1
+    count = offers.count[several]
+    seen = rows.observe(several, blocks=FINE)
+    assert seen.target is not None
+    assert seen.draft is not None
+    xp, inner, unit = rows.xp, len(tree.inner_nodes), one(seen.target_edge)
+    masses = list(zip(seen.target, seen.draft, count.tolist(), strict=True))
+    roots = [best_rho(p, q, k) for p, q, k in masses]
+    slopes = [slope_at(p, q, k, rho) for (p, q, k), rho in zip(masses, roots, strict=True)] if rows.merged else roots
+    edge = np.clip(offers.child - 1, 0, None)
+    position = np.full(inner, len(several))  # of every inner node among those with several offers
+    position[several] = np.arange(len(several))
+    rho, slope, counts, single, p, q, real, p_edge, q_edge, node_at, edge_at, all_at = rows.upload(
+        np.array(roots, dtype=rows.dtype),
+        np.array(slopes, dtype=rows.dtype),
+        count if rows.dtype == object else count.astype(np.float64),
+        np.array([[unit, unit, unit]]),
+        seen.target_edge[edge],
+        seen.draft_edge[edge],
+        offers.real * unit,
+        seen.target_edge,
+        seen.draft_edge,
+        position,
+        position[tree.draft_row[tree.parent[1:]]],
+        np.where(tree.draft_row >= 0, position[tree.draft_row], len(several)),
+    )
+    table = single  # rows (rho, gamma, (1 - beta)^k) of the nodes with several offers, then of any other
+    if len(several):
+        nodes = tree.inner_nodes[several]
+        if rows.merged:  # the root of the buckets is near the root of the tokens
+            rho = xp.clip(rho - (rho - image(rows.excess(nodes, None, rho), counts, xp)) / slope, 1.0, None)
+            rho = xp.maximum(rho, image(rows.excess(nodes, None, rho), counts, xp))
+        beta = (1 - rows.excess(nodes, None, rho)) / rho
+        mass = (1 - beta) ** counts
+        gamma = (1 - mass) / (beta + (beta == 0))
+        table = xp.concat([xp.stack([rho, gamma, mass], axis=1), single])
+    offered = rows.take(table[:, 0], node_at)[:, None] * q
+    accept = xp.minimum(p, offered) / offered * real
+    at_edge = rows.take(table, edge_at)
+    left = positive_part(p_edge - at_edge[:, 1] * xp.minimum(p_edge / at_edge[:, 0], q_edge))
+    extra = left / (at_edge[:, 2] + (at_edge[:, 2] == 0))
+    everywhere = rows.take(table, all_at)  # leaves ignore it
+    floor = 1 - everywhere[:, 1] / everywhere[:, 0]
+    next_token = ResidualRows(rows, None, everywhere[:, 1], floor=floor, keeps_children=False)
+    return verify_offers(rows, offers, accept, extra, next_token)
 
 
 def verifier() -> Verifier:
     """The verifier ``spectr``."""
     return Verifier(
         "spectr",
-        spectr_law,
+        verify,
         "K-SEQ: accept children in order with probability min(1, p / (rho q))",
         "Sun et al., arXiv 2310.15141, algorithm 2",
+        needs="independent children",
         node_rule=node_rule,
     )

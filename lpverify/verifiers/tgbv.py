@@ -30,7 +30,7 @@ from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
 from lpverify.verifiers.rank_selection import SelectedPath
 from lpverify.verifiers.splits import ROUNDING, Layout, Points, Split, lay_out, precedes
-from lpverify.verifiers.token_buckets import MOST_BLOCKS
+from lpverify.verifiers.token_buckets import BUCKETS
 
 
 def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
@@ -133,7 +133,7 @@ def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, p
     return rescaled(above, width, mass, node.scale)
 
 
-def verifier(blocks: int | None = MOST_BLOCKS) -> Verifier:
+def verifier(blocks: int | None = BUCKETS) -> Verifier:
     """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
     return Verifier(
         "tgbv",

@@ -1,118 +1,144 @@
-"""Splits for large vocabularies: tokens of similar p/q act as one child (THEORY 5.2, 5.3).
+"""Buckets of tokens: at a large vocabulary a rank split sees about a hundred children instead of V (theory 5.3, 11).
 
-Any partition of the tokens into blocks that is a function of the rows is lossless: the blocks are split as children of
-masses p(block), q(block), and inside a block the split is neutral, q*(x) = q(x) q*(block) / q(block). Blocks are
-buckets of log(p/q), with the tokens of large q and those of q = 0 apart: O(V) a row, no sort.
+Any partition of the tokens that is a function of the rows is lossless: a split treats the buckets as children of masses
+p(bucket), q(bucket), and inside a bucket it is neutral, q*(x|c) = q(x|c) q*(bucket)/q(bucket). Tokens are put into
+`FINE` bins of log2(p/q), read off the bits of the float32 ratio, so nothing is sorted; the bins are then cut into at
+most ``limit`` buckets of equal mass p + q, because where the boundaries lie matters more than their number. Tokens
+with q = 0 have a bucket of their own: a draft never proposes them.
 """
 
 from __future__ import annotations
 
-from math import log
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from lpverify.numerics import (
-    Array,
-    accumulate_rows,
-    as_float,
-    as_index,
-    divide,
-    ignoring_overflow,
-    is_exact,
-    namespace,
-    row_parts,
-    take_in_rows,
-    zero,
-    zeros,
-)
+from lpverify.numerics import Array, accumulate_rows, as_float, divide, is_exact, zero
 from lpverify.verifiers.rank_measure import RankMeasure
 from lpverify.verifiers.splits import Split, SplitRule
 
-MOST_BLOCKS = 64
-"""Children of a node that a split sees; a vocabulary up to this size is not merged at all."""
+BUCKETS = 64
+"""Children of a node that a split sees; a smaller vocabulary is not merged at all."""
 
-HEAVY = 1 / 128
-"""Tokens of at least this draft probability stay alone, as long as half of the blocks suffice for them."""
-
-SMALLEST = 1e-290
-"""Divisor of p where q is less, so that the ratio stays a number."""
-
-IN_CACHE = 2**14
-"""Tokens that are worked on at a time where all their intermediate results should stay in the processor's cache."""
+BITS = 6
+"""Mantissa bits of the float32 ratio that a bin keeps: 2^6 bins an octave."""
 
 OCTAVES = 8
-"""Ratios p/q beyond 2 to this power, or below its inverse, are not told apart."""
+"""Ratios p/q beyond 2 to this power, or below its inverse, share the last or the first bin."""
+
+FINE = 2 * OCTAVES * 2**BITS
+"""Bins of tokens with q > 0. Bin `FINE` holds the tokens with q = 0."""
+
+LOWEST = (127 - OCTAVES) << BITS
+"""The leading bits, sign and exponent included, of the float32 ratio 2^-OCTAVES."""
+
+UNEVEN = 0.381966
+"""Offset of the cuts from multiples of the bucket mass: equal masses on paper never lie on a cut."""
+
+Bins = npt.NDArray[np.int16]
 
 
-def in_blocks(split: SplitRule, most: int | None = MOST_BLOCKS) -> SplitRule:
-    """``split`` on at most ``most`` blocks of tokens; None: every token is its own block, whatever the vocabulary."""
+@dataclass(frozen=True, eq=False)
+class Children:
+    """What a split sees of m rows: C children each, tokens of a small vocabulary or buckets of a large one.
 
-    def split_blocks(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
-        if most is None or target.shape[-1] <= most:
-            return split(measure, target, draft, weight, paths)
-        block, p, q = merged(target, draft, most)
-        inner = split(measure, p, q, weight, paths)
-
-        def by_token(by_block: Array) -> Array:
-            return take_in_rows(by_block, block)
-
-        def children(rows: Any, tokens: Any) -> RankMeasure:
-            rows, tokens = as_index(draft, rows), as_index(draft, tokens)
-            return inner.children(rows, block[rows, tokens])
-
-        share = divide(draft, by_token(q), where_zero=zero(draft))
-        return Split(share * by_token(inner.q_star), by_token(inner.place), children)
-
-    return split_blocks
-
-
-def merged(target: Array, draft: Array, most: int) -> tuple[Any, Array, Array]:
-    """Block of every token (R, V), and the masses p and q of the blocks, (R, most) each."""
-    xp, shape = namespace(draft), (len(draft), most)
-    block, p, q = xp.zeros(draft.shape, dtype=xp.int64, device=draft.device), zeros(shape, draft), zeros(shape, draft)
-    for rows in row_parts(len(draft), draft):
-        block[rows] = blocks(target[rows], draft[rows], most)
-        p[rows], q[rows] = (accumulate_rows(block[rows], values[rows], most) for values in (target, draft))
-    return block, p, q
-
-
-def blocks(target: Array, draft: Array, most: int = MOST_BLOCKS) -> Any:
-    """The block 0..most-1 of every token, (R, V) integers; ``most`` >= 3.
-
-    >>> import numpy as np
-    >>> rows = np.array([[0.9, 0.05, 0.05]]), np.array([[0.996, 0.004, 0.0]])
-    >>> blocks(*rows, most=8).tolist()
-    [[0, 6, 7]]
+    * ``target``, ``draft`` (m, C): their masses p and q.
+    * ``bins`` (m, V): the bin of every token, None where every token is its own child.
+    * ``bucket`` (m, FINE + 1): the child that a bin belongs to, None likewise.
     """
-    assert most >= 3
-    xp = namespace(draft)
-    heavy_slots = most // 2
-    p, q = (as_float(target), as_float(draft)) if is_exact(draft) else (target, draft)
-    if isinstance(q, np.ndarray):
-        block = np.empty(q.shape, dtype=np.int64)
-        for part in range(0, q.shape[1], IN_CACHE):
-            tokens = slice(part, part + IN_CACHE)
-            block[:, tokens] = _by_ratio(p[:, tokens], q[:, tokens], heavy_slots, most)
-        row, token = np.divmod(np.flatnonzero(q >= HEAVY), q.shape[1])
-        slot = np.arange(len(row)) - np.searchsorted(row, row)
-        row, token, slot = (values[slot < heavy_slots] for values in (row, token, slot))
-        block[row, token] = slot
-        return block
-    alone = q >= HEAVY
-    slot = xp.cumulative_sum(xp.astype(alone, xp.int16), axis=-1, dtype=xp.int16) - 1
-    merged_block = xp.where(alone & (slot < heavy_slots), slot, _by_ratio(p, q, heavy_slots, most))
-    result: Any = xp.astype(merged_block, xp.int64)
-    return result
+
+    target: Array
+    draft: Array
+    bins: Bins | None = None
+    bucket: npt.NDArray[np.int64] | None = None
+
+    def of(self, rows: Any, tokens: Any) -> Any:
+        """The children that ``tokens[e]`` of ``rows[e]`` belong to, (E,)."""
+        if self.bins is None or self.bucket is None:
+            return np.asarray(tokens)
+        return self.bucket[rows, self.bins[rows, tokens]]
+
+    def by_bin(self, by_child: Array) -> Array:
+        """Values of children (m, C) as values of bins (m, FINE + 1), or of tokens (m, V) where there are no bins."""
+        return by_child if self.bucket is None else np.take_along_axis(by_child, self.bucket, axis=1)
 
 
-def _by_ratio(target: Array, draft: Array, heavy_slots: int, most: int) -> Any:
-    """The blocks of tokens that do not stay alone, as 16-bit integers."""
-    xp = namespace(draft)
-    buckets = most - heavy_slots - 1
-    with ignoring_overflow():
-        ratio = xp.astype(target / xp.clip(draft, SMALLEST, None), xp.float32)  # half the precision, half the time
-    octave = xp.log(xp.clip(ratio, 2.0**-OCTAVES, 2.0**OCTAVES)) * (1 / log(2))
-    bucket = xp.astype((octave + OCTAVES) * (buckets / (2 * OCTAVES)), xp.int16)
-    by_ratio: Any = xp.where(draft == 0, most - 1, xp.clip(bucket, 0, buckets - 1) + heavy_slots)
-    return by_ratio
+def children_of(target: Array, draft: Array, limit: int | None = BUCKETS) -> Children:
+    """The children that a split sees of rows (m, V).
+
+    Args:
+        target, draft: (m, V) rows, float64 or Fraction.
+        limit: larger vocabularies are merged into at most so many buckets, the one for q = 0 not counted. None: never.
+
+    >>> rows = np.array([[0.9, 0.05, 0.05, 0.0]]), np.array([[0.45, 0.05, 0.0, 0.5]])
+    >>> merged = children_of(*rows, limit=2)
+    >>> merged.of(0, [0, 1, 2, 3]).tolist(), merged.draft.round(2).tolist()
+    ([1, 0, 2, 0], [[0.55, 0.45, 0.0]])
+    """
+    if limit is None or draft.shape[1] <= limit:
+        return Children(target, draft)
+    bins = np.empty(draft.shape, dtype=np.int16)
+    mass = []
+    for row, (p, q) in enumerate(zip(target, draft, strict=True)):
+        bins[row] = _bins(as_float(p), as_float(q)) if is_exact(q) else _bins(p, q)
+        index = bins[row].astype(np.intp)
+        mass.append([_bin_masses(index, values) for values in (p, q)])
+    fine: Array = np.array(mass)  # (m, 2, FINE + 1)
+    bucket = cut(as_float(fine[:, 0] + fine[:, 1]), limit, np)
+    p, q = (accumulate_rows(bucket, fine[:, side], limit + 1) for side in (0, 1))
+    return Children(p, q, bins, bucket)
+
+
+def _bins(target: Array, draft: Array) -> npt.NDArray[Any]:
+    """The bin of every token of one row, (V,)."""
+    ratio = np.empty(draft.shape, dtype=np.float32)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
+        np.divide(target, draft, out=ratio, casting="same_kind")
+    leading = ratio.view(np.int32) >> (23 - BITS)
+    bins = np.clip(leading, LOWEST, LOWEST + FINE - 1, out=leading)
+    bins -= LOWEST
+    never = draft == 0
+    if never.any():
+        bins[never] = FINE
+    return bins
+
+
+def _bin_masses(index: Any, values: Array) -> Array:
+    if is_exact(values):
+        sums: Array = accumulate_rows(index[None], values[None], FINE + 1)[0]
+        return sums
+    return np.bincount(index, weights=values, minlength=FINE + 1)
+
+
+def cut(mass: Any, limit: int, xp: Any) -> Any:
+    """The bucket of every bin, (m, FINE + 1), for bins of ``mass`` (m, FINE + 1), their p + q.
+
+    Bins are numbered by ratio, so buckets are intervals of the ratio; the bucket of a bin is decided by the mass before
+    its middle. Bin `FINE` is bucket ``limit``.
+    """
+    before = xp.cumulative_sum(mass[:, :FINE], axis=1)
+    share = (before - mass[:, :FINE] / 2) * (limit / before[:, -1:])
+    inside = xp.clip(xp.astype(xp.floor(share + UNEVEN), xp.int64), 0, limit - 1)
+    return xp.concat([inside, xp.full_like(inside[:, :1], limit)], axis=1)
+
+
+def in_blocks(split: SplitRule, limit: int | None = BUCKETS) -> SplitRule:
+    """``split`` on the children of `children_of`, with q* and measures of single tokens."""
+
+    def split_buckets(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
+        children = children_of(target, draft, limit)
+        inner = split(measure, children.target, children.draft, weight, num_paths)
+        if children.bins is None or children.bucket is None:
+            return inner
+        bucket = np.take_along_axis(children.bucket, children.bins.astype(np.intp), axis=1)
+        factor = divide(inner.q_star, children.draft, where_zero=zero(draft))
+
+        def measures(rows: Any, tokens: Any) -> RankMeasure:
+            return inner.children(rows, bucket[rows, tokens])
+
+        by_token = (np.take_along_axis(values, bucket, axis=1) for values in (factor, inner.place))
+        return Split(draft * next(by_token), next(by_token), measures)
+
+    return split_buckets

@@ -20,7 +20,7 @@ from lpverify.verifiers import sample, verifier  # noqa: E402
 from lpverify.verifiers.ebv import entropic_split  # noqa: E402
 from lpverify.verifiers.pbv import proportional_split  # noqa: E402
 from lpverify.verifiers.rank_measure import whole  # noqa: E402
-from lpverify.verifiers.rank_selection import smallest_rank  # noqa: E402
+from lpverify.verifiers.smallest_rank import smallest_rank  # noqa: E402
 from lpverify.verifiers.tgbv import tempered_split  # noqa: E402
 from lpverify.verifiers.token_buckets import HEAVY, MOST_BLOCKS, OCTAVES, SMALLEST  # noqa: E402
 

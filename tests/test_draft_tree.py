@@ -63,6 +63,19 @@ def test_rows_come_from_the_node_of_the_table(paths: list[list[int]], seed: int)
     assert (again.target == view.target).all()
 
 
+def test_leaves_at_any_depth() -> None:
+    tree = DraftTree.build([[0, 1], [0], [2, 2]], P3[:1] * 5, Q3[:1] * 3)
+    assert tree.paths.tolist() == [[0, 1], [0, -1], [2, 2]]
+    assert tree.node_of.tolist() == [[0, 1, 3], [0, 1, 1], [0, 2, 4]]
+    assert (tree.multiplicity.tolist(), tree.ends.tolist()) == ([3, 2, 1, 1, 1], [0, 1, 0, 1, 1])
+    assert (tree.inner_nodes.tolist(), tree.draft_row.tolist()) == ([0, 1, 2], [0, 1, 2, -1, -1])
+    assert not tree.ends_only_at_leaves
+    assert [tree.drafted(node) for node in range(5)] == [(0, 0, 2), (1,), (2,), (), ()]
+    assert tree.lengths.tolist() == [2, 1, 2]
+    by_node = DraftTree.build([[0], [2, 2]], P3[:1] * 4, [[k, 0.5 - k, 0.5] for k in (0.1, 0.2, 0.3, 0.4)])
+    assert by_node.draft[:, 0].tolist() == [0.1, 0.3]  # rows of leaves are ignored
+
+
 def test_smallest_tree() -> None:
     view = DraftTree.build([[0]], [[1.0], [1.0]], [[1.0]])
     assert (view.vocab_size, view.inner, view.node_of.tolist()) == (1, 1, [[0, 1]])
@@ -83,11 +96,14 @@ P3, Q3 = [[0.7, 0.3, 0.0]] * 3, [[0.2, 0.3, 0.5]] * 2
 @pytest.mark.parametrize(
     ("paths", "target", "draft", "message"),
     [
-        ([[1, -1]], P3, Q3, "path 0 position 1: got token -1, expected a token in 0..2"),  # S4: placeholder ids
+        ([[1, -1]], P3, Q3, "path 0 position 1: got token -1, expected a token"),  # S4: placeholder ids
         ([[1, 3]], P3, Q3, "path 0 position 1: got token 3"),
-        ([[1, 2], [1]], P3, Q3, "paths: got paths of different lengths"),
-        ([[]], P3, Q3, r"paths: got an array of shape \(1, 0\)"),
-        ([1, 2], P3, Q3, r"paths: got an array of shape \(2,\)"),
+        (np.array([[1, -1]]), P3, Q3, "path 0 position 1: got token -1, expected a token id"),
+        ([[1, 2], [1]], P3[:2], Q3, r"target: got rows of shape \(2, 3\), expected \(3 nodes, V\)"),
+        ([[]], P3, Q3, r"target: got rows of shape \(3, 3\), expected \(1 nodes, V\)"),
+        ([], P3, Q3, r"paths: got an array of shape \(0,\)"),
+        ([1, 2], P3, Q3, "expected K lists of tokens"),
+        ([[[1], [2]]], P3, Q3, r"paths: got an array of shape \(1, 2, 1\)"),
         ([[1.0, 2.0]], P3, Q3, "paths: got entries of type float64"),
         ([[1, 2]], P3[:2], Q3, r"target: got rows of shape \(2, 3\), expected \(3 nodes, V\)"),
         ([[1, 2]], P3, [row[:2] for row in Q3], r"draft: got rows of shape \(2, 2\)"),  # S10: other vocabulary
@@ -107,8 +123,8 @@ def test_bad_trees_are_refused(paths: Any, target: Any, draft: Any, message: str
 
 def test_bad_paths_of_a_table_are_refused() -> None:
     pair = iid_pair([0.5, 0.5], [1.0, 0.0], 2)
-    with pytest.raises(InputError, match="paths: got 1 tokens each, expected 2"):
-        DraftTree.from_pair(pair, [[0]])
+    with pytest.raises(InputError, match="paths: got 3 tokens each, expected at most 2"):
+        DraftTree.from_pair(pair, [[0, 0, 0]])
     with pytest.raises(InputError, match="token 2, expected a token in 0..1"):
         DraftTree.from_pair(pair, [[0, 2]])
     with pytest.raises(InputError, match="drafted token 1 of draft probability 0"):

@@ -1,7 +1,7 @@
-"""Verification on a device: the same laws and draws, and how often a round waits for the device.
+"""Verification on a device: the same distributions and draws, and what a decoding round costs there.
 
-No device is needed: `simulated_device` counts. The only transfer of a round brings the stop node and the next token to
-the host.
+No device is needed: `simulated_device` counts synchronisations and operations. A decoding round synchronises twice:
+the numbers that the host decides on, and the stop node with the next token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from decode_cases import tables  # noqa: E402
 from simulated_device import NAME, OnDevice, simulated_device  # noqa: E402
-from test_verify_cost import drafted_view  # noqa: E402
+from test_rows import drafted_tree  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
 from lpverify.core.draft_tree import DraftTree  # noqa: E402
@@ -28,48 +28,66 @@ from lpverify.decode.engine import Request, Settings, generate  # noqa: E402
 from lpverify.decode.metrics import Stopwatch  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.table import TableModel  # noqa: E402
-from lpverify.verifiers import VERIFIERS, expected_accepted, sample, verifier  # noqa: E402
-from lpverify.verifiers.sample import drawn  # noqa: E402
+from lpverify.verifiers import expected_accepted, names, sample, verifier  # noqa: E402
 
-NAMES = tuple(name for name in VERIFIERS if name not in ("policy", "ot"))
-"""``ot`` solves a flow on the host for every node: small supports only."""
-
-
-def moved(view: DraftTree, device: Any) -> DraftTree:
-    return replace(view, target=device.put(torch.tensor(view.target)), draft=device.put(torch.tensor(view.draft)))
+NAMES = names(any_vocabulary=True)
+OPERATIONS = 200
+"""Most operations of a decoding round that are not views."""
 
 
-@pytest.mark.parametrize("shape", [(6, 3, 2), (1500, 4, 5)])
+def moved(tree: DraftTree, device: Any) -> DraftTree:
+    return replace(tree, target=device.put(torch.tensor(tree.target)), draft=device.put(torch.tensor(tree.draft)))
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 2), (200, 4, 8), (1500, 4, 5)])
 @pytest.mark.parametrize("name", NAMES)
-def test_law_draw_and_transfers(name: str, shape: tuple[int, int, int]) -> None:
-    view = drafted_view(*shape, seed=3)
-    law = verifier(name)(view)
+def test_distribution_draw_synchronisations_and_operations(name: str, shape: tuple[int, int, int]) -> None:
+    tree = drafted_tree(*shape, seed=3)
+    expected = verifier(name)(tree)
     with simulated_device() as device:
-        there = moved(view, device)
-        device.transfers.clear()
-        law_there = verifier(name)(there)
-        assert isinstance(law_there.stop, OnDevice)
-        result = sample(law_there, np.random.default_rng(2))
-        assert len(device.transfers) == 1, device.transfers
-        expected_accepted(law_there)
-        assert len(device.transfers) == 1, device.transfers
-        np.testing.assert_allclose(law_there.stop.cpu(), law.stop, atol=1e-12)
-        assert result == sample(law, np.random.default_rng(2))
-        for node in np.flatnonzero(law.stop > 1e-3).tolist():
-            np.testing.assert_allclose(law_there.next_token(node).cpu(), law.next_token(node), rtol=1e-9, atol=1e-12)
+        there = moved(tree, device)
+        device.clear()
+        distribution = verifier(name)(there)
+        assert isinstance(distribution.stop, OnDevice)
+        result = sample(distribution, np.random.default_rng(2))
+        assert len(device.transfers) == 2, device.transfers
+        assert len(device.operations) <= OPERATIONS, (len(device.operations), device.operations)
+        expected_accepted(distribution)
+        assert len(device.transfers) == 2, device.transfers
+        np.testing.assert_allclose(distribution.stop.cpu(), expected.stop, atol=1e-12)
+        assert result == sample(expected, np.random.default_rng(2))
+        for node in np.flatnonzero(expected.stop > 1e-3).tolist():
+            row = expected.next_token(node)
+            np.testing.assert_allclose(distribution.next_token(node).cpu(), row, rtol=1e-9, atol=1e-12)
             on_device = torch.tensor(node, device=NAME)
-            np.testing.assert_allclose(law_there.rows(on_device).cpu(), law.next_token(node), rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(distribution.rows(on_device).cpu(), row, rtol=1e-9, atol=1e-12)
 
 
-def test_what_is_not_a_law_is_not_drawn() -> None:
-    view = drafted_view(6, 3, 2, seed=0)
+def test_too_many_synchronisations_or_operations_would_be_seen() -> None:
     with simulated_device() as device:
-        there = moved(view, device)
-        for name in NAMES:
-            broken = verifier(name)(replace(there, target=there.target * torch.nan))
-            assert drawn(broken, np.random.default_rng(0)).tolist()[0] == -1
-            with pytest.raises(InputError, match="law of stops: got no positive weight, or NaN"):
-                sample(broken, np.random.default_rng(0))
+        there = moved(drafted_tree(6, 3, 2, seed=3), device)
+        device.clear()
+        distribution = verifier("bv")(there)
+        float(distribution.stop[0])
+        sample(distribution, np.random.default_rng(2))
+        assert len(device.transfers) == 3
+        for _ in range(OPERATIONS):
+            _ = distribution.stop + 1
+        assert len(device.operations) > OPERATIONS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_that_are_not_numbers_are_refused(name: str) -> None:
+    tree = drafted_tree(6, 3, 2, seed=0)
+    with simulated_device() as device:
+        there = moved(tree, device)
+        for node in (0, tree.size - 1):
+            broken = tree.target.copy()
+            broken[node] = np.nan
+            with pytest.raises(InputError, match="target rows: got NaN"):
+                verifier(name)(replace(there, target=device.put(torch.tensor(broken))))
+            with pytest.raises(InputError, match="target rows: got NaN"):
+                verifier(name)(replace(tree, target=broken))
 
 
 class Counting(Stopwatch):
@@ -87,7 +105,7 @@ class Counting(Stopwatch):
 
 
 @pytest.mark.parametrize("name", ["token", "bv", "specinfer", "traversal", "gbv", "pbv", "ebv"])
-def test_one_transfer_in_the_verify_stage_of_a_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_synchronisations_in_the_verify_stage_of_a_round(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, request = Settings(3, 3, max_new_tokens=12, seed=1), Request((0,), "x")
     expected = generate(tables("skewed-3"), verifier(name), request, settings)
     levels = load_problem("skewed-3").pair.floats
@@ -102,17 +120,17 @@ def test_one_transfer_in_the_verify_stage_of_a_round(name: str, monkeypatch: pyt
     )
     rounds = len(result.rounds)
     verify = Counting.by_stage["verify"]
-    assert sum(verify) == rounds, verify
+    assert sum(verify) == 2 * rounds, verify
     assert sum(Counting.by_stage["draft"]) == rounds  # the drafted tokens
 
 
-def test_logits_that_are_no_numbers_are_noticed_in_the_same_transfer() -> None:
+def test_logits_that_are_no_numbers_are_noticed() -> None:
     levels = load_problem("skewed-3").pair.floats
     with simulated_device():
         target, draft = (TableModel.from_levels(side, device=NAME) for side in (levels.target, levels.draft))
         target = replace(target, log_rows=target.log_rows * torch.nan)
         for name in ("bv", "pbv"):
-            with pytest.raises(InputError, match="target table: got logits that are NaN"):
+            with pytest.raises(InputError, match="target rows: got NaN"):
                 generate(Pair(target, draft), verifier(name), Request((0,), "x"), Settings(2, 2, max_new_tokens=4))
 
 

@@ -1,0 +1,167 @@
+"""Rows of a drafted tree as tensors: the one file of the verifiers that knows torch (theory 11).
+
+Tensors in host memory are shared with numpy. Tensors on a device stay there: `DeviceRows.observe` copies a few numbers
+a node to the host, one synchronisation; everything after it is computed on the device, and `lpverify.verifiers.sample`
+brings the result to the host, the other. No operation has a shape that depends on the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import array_api_compat.torch as xp
+import numpy as np
+import torch
+
+from lpverify.core.draft_tree import DraftTree
+from lpverify.verifiers.rows import HostRows, Observation, checked
+from lpverify.verifiers.token_buckets import BITS, FINE, LOWEST, cut
+
+
+def rows_of(tree: DraftTree) -> HostRows:
+    """The rows of a tree of tensors: shared with numpy in host memory, else on their device."""
+    if str(tree.target.device) == "cpu":
+        return HostRows(on_host(tree))
+    return DeviceRows(tree)
+
+
+def on_host(tree: DraftTree) -> DraftTree:
+    """The tree with float64 numpy rows, sharing memory where they are in host memory and float64 already."""
+    target, draft = (rows.detach().double().cpu().numpy() for rows in (tree.target, tree.draft))
+    return replace(tree, target=target, draft=draft)
+
+
+class DeviceRows(HostRows):
+    """The rows of a drafted tree on a device, in float64. Vectors that stay with the rows are tensors there."""
+
+    xp: Any = xp
+
+    def __init__(self, tree: DraftTree) -> None:
+        self.tree = tree
+        self.target, self.draft = tree.target.double(), tree.draft.double()
+        self.dtype = np.dtype(np.float64)
+        self._bins: Any = None  # (m, V) bin of every token
+        self._bucket: Any = None  # (m, FINE + 1) bucket of every bin
+        self._uploaded: dict[bytes, Any] = {}  # nodes and their draft rows, as `excess` got them
+        self._at_node: tuple[Any, Any] = (None, None)  # the last argument of `_at` and its result
+        self._lookup: Any = None  # (n, 2) draft row of every node, 0 at a leaf, and whether it has one
+
+    def upload(self, *values: Any) -> Any:
+        arrays = [np.ascontiguousarray(one) for one in values]
+        packed: list[Any] = [None] * len(arrays)
+        for integers in (True, False):
+            these = [i for i, one in enumerate(arrays) if (one.dtype.kind in "iub") == integers]
+            if not these:
+                continue
+            kind = np.int64 if integers else np.float64
+            flat = torch.tensor(np.concatenate([arrays[i].reshape(-1).astype(kind) for i in these]))
+            flat = flat.to(self.target.device, non_blocking=True)
+            for i, part in zip(these, torch.split(flat, [arrays[i].size for i in these]), strict=True):
+                packed[i] = part.view(arrays[i].shape)
+        return packed[0] if len(packed) == 1 else tuple(packed)
+
+    def take(self, values: Any, index: Any) -> Any:
+        return values.index_select(0, index)
+
+    def observe(self, split_rows: Any = None, *, blocks: int | None = None) -> Observation:
+        rows, tokens = self.edge_rows
+        index = self.upload(np.stack([self.tree.parent[1:], rows, tokens]))
+        target_edge, draft_edge = self.target[index[0], index[2]], self.draft[index[1], index[2]]
+        edges, size = len(tokens), self.tree.size
+        parts = [target_edge, draft_edge, self.target[:, 0]]
+        if split_rows is None:
+            flat = torch.cat(parts).cpu().numpy()
+            p, q, first = np.split(flat, [edges, 2 * edges])
+            return checked(Observation(p, q, first_entries=first))
+        every = len(split_rows) == len(self.draft)
+        target = self.target.index_select(0, self.upload(self.tree.inner_nodes[split_rows]))
+        draft = self.draft if every else self.draft.index_select(0, self.upload(split_rows))
+        masses, child = (target, draft), None
+        if blocks is not None and draft.shape[1] > blocks:
+            masses = self._merge(target, draft, blocks)
+            child = self._bucket[index[1], self._bins[index[1], index[2]]] if every else None
+        parts += [mass.reshape(-1) for mass in masses]
+        if child is not None:
+            parts.append(child.double())
+        flat = torch.cat(parts).cpu().numpy()
+        sizes = [edges, edges, size, masses[0].numel(), masses[1].numel()]
+        p, q, first, target, draft, of = np.split(flat, np.cumsum(sizes))
+        child = of.astype(np.int64) if len(of) else tokens if every else None
+        rows_split = len(split_rows)
+        return checked(Observation(p, q, target.reshape(rows_split, -1), draft.reshape(rows_split, -1), child, first))
+
+    def _merge(self, target: Any, draft: Any, limit: int) -> tuple[Any, Any]:
+        """Put tokens into bins and bins into buckets, as `token_buckets.children_of` does; bucket masses p and q."""
+        leading = (target / draft).to(torch.float32).view(torch.int32) >> (23 - BITS)
+        bins = (leading.clamp(LOWEST, LOWEST + FINE - 1) - LOWEST).long()
+        self._bins = torch.where(draft == 0, FINE, bins)
+        empty = draft.new_zeros((len(draft), FINE + 1))
+        fine = [empty.scatter_add(1, self._bins, values) for values in (target, draft)]
+        self._bucket = cut(fine[0] + fine[1], limit, xp)
+        buckets = draft.new_zeros((len(draft), limit + 1))
+        p, q = (buckets.scatter_add(1, self._bucket, values) for values in fine)
+        return p, q
+
+    @property
+    def merged(self) -> bool:
+        return self._bins is not None
+
+    def skew(self, factor: Any) -> Any:
+        on_device = self.upload(factor)
+        return on_device if self._bucket is None else on_device.gather(1, self._bucket)
+
+    def excess(self, nodes: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
+        key = nodes.tobytes()
+        if key not in self._uploaded:
+            self._uploaded[key] = self.upload(nodes, self.tree.draft_row[nodes])
+        nodes, rows = self._uploaded[key]
+        return self._differences(nodes, rows, target_scale, draft_scale, skew).clamp_min(0).sum(dim=1)
+
+    def _differences(self, nodes: Any, rows: Any, a: Any, b: Any, skew: Any) -> Any:
+        """a p - b s q at nodes (r,) with draft rows (r,), both on the device, (r, V)."""
+        target, draft = self.target.index_select(0, nodes), self.draft.index_select(0, rows)
+        if skew is not None:
+            scales = skew.index_select(0, rows)
+            draft = draft * (scales if self._bins is None else scales.gather(1, self._bins.index_select(0, rows)))
+        if a is not None:
+            target = target * a[:, None]
+        return target - draft if b is None else target.addcmul(draft, b[:, None], value=-1)
+
+    def _at(self, node: Any) -> tuple[Any, Any, Any]:
+        """A node, an int or a tensor on the device, there, (1,); its draft row, 0 at a leaf; 1.0, or 0.0 at a leaf."""
+        if self._lookup is None:
+            row = self.tree.draft_row
+            self._lookup = self.upload(np.stack([np.maximum(row, 0), row >= 0], axis=1))
+        if self._at_node[0] is not node:
+            nodes = node.reshape(1) if isinstance(node, torch.Tensor) else self.upload(np.array([node]))
+            lookup = self._lookup.index_select(0, nodes)
+            self._at_node = node, (nodes, lookup[:, 0], lookup[:, 1].double())
+        at: tuple[Any, Any, Any] = self._at_node[1]
+        return at
+
+    def difference(self, node: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
+        nodes, rows, inner = self._at(node)
+        a, b = (None if scale is None else scale.index_select(0, nodes) for scale in (target_scale, draft_scale))
+        return self._differences(nodes, rows, a, inner if b is None else b * inner, skew)[0]
+
+    def floor_of(self, node: Any, scale: Any) -> Any:
+        nodes, _, _ = self._at(node)
+        return (self.target.index_select(0, nodes) * scale.index_select(0, nodes)[:, None])[0]
+
+    def target_row(self, node: Any) -> Any:
+        return self.target.index_select(0, self._at(node)[0])[0]
+
+    def add_up(self, index: Any, values: Any, size: int) -> Any:
+        return values.new_zeros(size).scatter_add(0, index, values)
+
+    def without_children(self, node: Any, row: Any) -> Any:
+        tree = self.tree
+        children = [tree.token[tree.parent == parent] for parent in range(tree.size)]
+        most = max(map(len, children))
+        table = np.zeros((tree.size, most), dtype=np.int64)  # missing entries repeat the first child
+        for parent, tokens in enumerate(children):
+            table[parent] = np.resize(tokens, most) if len(tokens) else 0
+        nodes, _, inner = self._at(node)
+        tokens = self.upload(table).index_select(0, nodes)[0]
+        return row.scatter(0, tokens, row.gather(0, tokens) * (1 - inner))
