@@ -93,7 +93,7 @@ class ActiveRequest:
             drafted = draft_paths(self.pair, self.draft, self.pending, uniforms, self.sampling)
         tree = drafted.tree
         with self.watch("target"):
-            tokens = torch.as_tensor(tree.token, device=self.pair.target.device).clone()
+            tokens = torch.tensor(tree.token, device=self.pair.target.device)
             tokens[0] = self.pending
             rows = self.rows(self.target.tree(tokens, tree.parent.tolist(), tree.depth.tolist()))
         with self.watch("verify"):
