@@ -24,8 +24,11 @@ from typer.testing import CliRunner, Result  # noqa: E402
 from lpverify.cli import app  # noqa: E402
 from lpverify.core import families as make  # noqa: E402
 from lpverify.core.model_pair import ModelPair  # noqa: E402
-from lpverify.core.problem import VerifyProblem  # noqa: E402
-from lpverify.core.problem_files import FOLDER_SETTINGS, load_problem  # noqa: E402
+from lpverify.core.problem import (  # noqa: E402
+    FOLDER_SETTINGS,
+    VerifyProblem,
+    load_problem,
+)
 from lpverify.decode.engine import ActiveRequest, Request  # noqa: E402
 from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.prompts import keyed  # noqa: E402

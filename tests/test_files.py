@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.prefix_tree import prefixes
-from lpverify.core.problem import VerifyProblem
+from lpverify.core.problem import VerifyProblem, example_names, load_problem, save_problem
 from lpverify.core.problem import load_problem as load_with_paths
-from lpverify.core.problem_files import example_names, load_problem, save_problem
-from lpverify.core.problem_format import FORMAT, ProblemFile, parse_problem, problem_document
+from lpverify.core.problem_file import FORMAT, parse_problem, problem_document
 from lpverify.errors import InputError, SizeError
 from lpverify.files import MAX_BYTES
 
@@ -159,35 +158,44 @@ TREE_ROWS: Callable[..., Any] = lambda *rows: {"kind": "tree", "levels": [[[0.5,
 LAW = iid(0.5, 0.5)
 
 BAD_DOCUMENTS: dict[str, tuple[Any, str]] = {
-    "not an object": ([1], r"got a list, expected an object"),
-    "null": (None, r"got null, expected an object"),
+    "not an object": ([1], r"json: got \[1\], expected an object"),
+    "null": (None, r"json: got nothing, expected an object"),
     "no format": (document(format=...), r": format: got nothing, expected \"lpverify/problem@1\""),
-    "unknown format": (document(format="lpverify/problem@2"), r': format: got "lpverify/problem@2", expected "lpv'),
-    "format is no string": (document(format=[1]), r": format: got a list"),
-    "missing key": (document(draft=...), r": key 'draft': got nothing"),
-    "unknown key": (document(drafts=1), r'got the unknown key "drafts", expected format, vocab'),
-    "name is no string": (document(name=3), r": name: got a number, expected a string"),
-    "description is null": (document(description=None), r": description: got null"),
+    "unknown format": (document(format="lpverify/problem@2"), r": format: got 'lpverify/problem@2', expected \"lpv"),
+    "format is no string": (document(format=[1]), r": format: got \[1\]"),
+    "missing key": (document(draft=...), r"json: got no key 'draft', expected format, .*vocab"),
+    "unknown key": (document(drafts=1), r"got the unknown key 'drafts', expected format, .*vocab"),
+    "name is no string": (document(name=3), r": name: got 3, expected a text"),
+    "description is null": (document(description=None), r": description: got nothing, expected a text"),
     "vocab 0": (document(vocab=0), r": vocab: got 0, expected a number of tokens >= 1 or a list of labels"),
     "vocab a float": (document(vocab=2.0), r": vocab: got 2\.0"),
-    "vocab true": (document(vocab=True), r": vocab: got true"),
-    "vocab an object": (document(vocab={}), r": vocab: got an object"),
+    "vocab true": (document(vocab=True), r": vocab: got True"),
+    "vocab an object": (document(vocab={}), r": vocab: got \{\}, expected a number of tokens"),
     "vocab empty": (document(vocab=[]), r": vocab: got an empty list"),
-    "vocab not unique": (document(vocab=["A", "A"]), r': vocab\[1\]: got "A" again, expected other than vocab\[0\]'),
-    "label no string": (document(vocab=["A", 2]), r": vocab\[1\]: got a number, expected a string"),
-    "label half a surrogate": (document(vocab=["A", "\ud800"]), r': vocab\[1\]: got "\\ud800", with half of a surr'),
+    "vocab not unique": (
+        document(vocab=["A", "A"]),
+        r": vocab\[1\]: got 'A' again, expected another label than vocab\[0\]",
+    ),
+    "label no string": (document(vocab=["A", 2]), r": vocab\[1\]: got 2, expected a string"),
+    "label half a surrogate": (document(vocab=["A", "\ud800"]), r": vocab\[1\]: got '\\ud800', half of a surr"),
     "depth 0": (document(depth=0), r": depth: got 0, expected an integer >= 1"),
     "depth -1": (document(depth=-1), r": depth: got -1"),
-    "depth a string": (document(depth="2"), r': depth: got "2"'),
-    "depth false": (document(depth=False), r": depth: got false"),
-    "depth NaN": (document(depth=float("nan")), r": depth: got NaN"),
-    "table no object": (document(target=[0.5, 0.5]), r": target: got a list, expected an object"),
+    "depth a string": (document(depth="2"), r": depth: got '2', expected an integer >= 1"),
+    "depth false": (document(depth=False), r": depth: got False"),
+    "depth NaN": (document(depth=float("nan")), r": depth: got nan"),
+    "table no object": (document(target=[0.5, 0.5]), r": target: got \[0\.5, 0\.5\], expected an object"),
     "no kind": (document(draft={"probs": [1, 0]}), r": draft\.kind: got nothing, expected one of iid, markov, tree"),
-    "unknown kind": (document(draft={"kind": "ngram"}), r': draft\.kind: got "ngram", expected one of iid'),
-    "kind no string": (document(draft={"kind": {}}), r": draft\.kind: got an object"),
-    "key of another kind": (document(draft=LAW | {"levels": []}), r': draft: got the unknown key "levels", expec'),
-    "table key missing": (document(target={"kind": "markov", "initial": [1, 0]}), r": target: key 'transition': got"),
-    "probs no list": (document(target={"kind": "iid", "probs": 1}), r": target\.probs: got a number, expected a list"),
+    "unknown kind": (document(draft={"kind": "ngram"}), r": draft\.kind: got 'ngram', expected one of iid"),
+    "kind no string": (document(draft={"kind": {}}), r": draft\.kind: got \{\}"),
+    "key of another kind": (
+        document(draft=LAW | {"levels": []}),
+        r": draft: got the unknown key 'levels', expected kind, probs",
+    ),
+    "table key missing": (
+        document(target={"kind": "markov", "initial": [1, 0]}),
+        r": target: got no key 'transition', expected kind, initial, transition",
+    ),
+    "probs no list": (document(target={"kind": "iid", "probs": 1}), r": target\.probs: got 1, expected a list"),
     "probs too long": (document(draft=iid(0.5, 0.3, 0.2)), r": draft\.probs: got a list of 3, expected 2 prob"),
     "probs too short": (document(draft=iid(1)), r": draft\.probs: got a list of 1, expected 2 probabilities"),
     "too few transitions": (
@@ -196,7 +204,7 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str]] = {
     ),
     "transition row too long": (
         document(draft={"kind": "markov", "initial": [1, 0], "transition": [[1, 0], [1, 0, 0]]}),
-        r': draft\.transition row 1 \(after "B"\): got a list of 3, expected 2',
+        r": draft\.transition row 1 \(after 'B'\): got a list of 3, expected 2",
     ),
     "too few levels": (
         document(target={"kind": "tree", "levels": [[[1, 0]]]}),
@@ -204,37 +212,37 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str]] = {
     ),
     "level no list": (
         document(target={"kind": "tree", "levels": [[[1, 0]], 7]}),
-        r": target\.levels\[1\]: got a number, expected a list of 2 rows",
+        r": target\.levels\[1\]: got 7, expected a list",
     ),
     "too few rows": (document(target=TREE_ROWS([1, 0])), r": target\.levels\[1\]: got a list of 1, expected 2 rows"),
-    "row no list": (document(target=TREE_ROWS([1, 0], 1)), r': target\.levels\[1\] row 1 \(prefix "B"\): got a number'),
+    "row no list": (document(target=TREE_ROWS([1, 0], 1)), r": target\.levels\[1\]\[1\]: got 1, expected a list"),
     "row too short": (
         document(target=TREE_ROWS([1, 0], [1])),
-        r': target\.levels\[1\] row 1 \(prefix "B"\): got a list of 1, expected 2 probabilities',
+        r": target\.levels\[1\] row 1 \(prefix 'B'\): got a list of 1, expected 2 probabilities",
     ),
     "negative": (
         document(target=TREE_ROWS([1, 0], [1.5, -0.5])),
-        r'target\.levels\[1\] row 1 \(prefix "B"\) entry 1 \(token "B"\): got a negative number, -0\.5, expected',
+        r"target\.levels\[1\] row 1 \(prefix 'B'\) entry 1 \(token 'B'\): got a negative number, -0\.5, expected",
     ),
-    "negative string": (document(target=iid("4/3", "-1/3")), r"target\.probs entry 1 .*a negative number, \"-1/3\""),
-    "NaN": (document(target=iid(float("nan"), 1)), r'target\.probs entry 0 \(token "A"\): got NaN, expected a prob'),
-    "Infinity": (document(draft=iid(0, float("inf"))), r"draft\.probs entry 1 .*got Infinity, a number too large"),
-    "string of letters": (document(target=iid("abc", 1)), r'target\.probs entry 0 .*got "abc", which is no number'),
-    "string NaN": (document(target=iid("nan", 1)), r'got "nan", which is no number'),
-    "string with space": (document(target=iid(" 1", 0)), r'got " 1", which is no number'),
+    "negative string": (document(target=iid("4/3", "-1/3")), r"target\.probs entry 1 .*a negative number, -0\.333"),
+    "NaN": (document(target=iid(float("nan"), 1)), r"target\.probs entry 0 \(token 'A'\): got nan, expected a prob"),
+    "Infinity": (document(draft=iid(0, float("inf"))), r"draft\.probs entry 1 .*got a number too large, inf"),
+    "string of letters": (document(target=iid("abc", 1)), r"target\.probs entry 0 .*got 'abc', which is no number"),
+    "string NaN": (document(target=iid("nan", 1)), r"got 'nan', which is no number"),
+    "string with space": (document(target=iid(" 1", 0)), r"got ' 1', which is no number"),
     "string of other digits": (document(target=iid("\u0661", 0)), r"which is no number"),
-    "underscore": (document(target=iid("1_0", 0)), r'got "1_0", which is no number'),
-    "empty string": (document(target=iid("", 1)), r'got "", which is no number'),
-    "1/0": (document(target=iid("1/0", 1)), r'target\.probs entry 0 .*got "1/0", a division by zero'),
-    "1e400": (document(target=iid("1e400", 0)), r'target\.probs entry 0 .*got "1e400", a number too large'),
-    "1e999999999": (document(target=iid("1e999999999", 0)), r'got "1e999999999", which is no number'),
+    "underscore": (document(target=iid("1_0", 0)), r"got '1_0', which is no number"),
+    "empty string": (document(target=iid("", 1)), r"got '', which is no number"),
+    "1/0": (document(target=iid("1/0", 1)), r"target\.probs entry 0 .*got '1/0', a division by zero"),
+    "1e400": (document(target=iid("1e400", 0)), r"target\.probs entry 0 .*got '1e400', a number too large"),
+    "1e999999999": (document(target=iid("1e999999999", 0)), r"got '1e999999999', which is no number"),
     "huge integer": (document(target=iid(10**400, 0)), r"got 1000.*\.\.\. \(401 characters\), a number too large"),
-    "boolean": (document(target=iid(True, 0)), r'target\.probs entry 0 \(token "A"\): got true, expected a prob'),
-    "null entry": (document(target=iid(None, 1)), r"target\.probs entry 0 .*got null"),
-    "list entry": (document(target=iid([1], 0)), r"target\.probs entry 0 .*got a list"),
+    "boolean": (document(target=iid(True, 0)), r"target\.probs entry 0 \(token 'A'\): got True, expected a prob"),
+    "null entry": (document(target=iid(None, 1)), r"target\.probs entry 0 .*got None"),
+    "list entry": (document(target=iid([1], 0)), r"target\.probs entry 0 .*got \[1\]"),
     "float sum": (
         document(target=TREE_ROWS([0.5, 0.5], [0.5, 0.4])),
-        r'target\.levels\[1\] row 1 \(prefix "B"\): got a sum of 0\.9, expected a sum of 1 \(--normalize',
+        r"target\.levels\[1\] row 1 \(prefix 'B'\): got a sum of 0\.9, expected a sum of 1 \(--normalize",
     ),
     "rational sum": (
         document(target=iid("1/3", "1/3"), draft=iid(1, 0)),
@@ -246,7 +254,7 @@ BAD_DOCUMENTS: dict[str, tuple[Any, str]] = {
     ),
     "transition sum": (
         document(draft={"kind": "markov", "initial": [1, 0], "transition": [[0.5, 0.4], [1, 0]]}),
-        r'draft\.transition row 0 \(after "A"\): got a sum of 0\.9',
+        r"draft\.transition row 0 \(after 'A'\): got a sum of 0\.9",
     ),
     "initial sum": (
         document(draft={"kind": "markov", "initial": [1, 0.5], "transition": [[1, 0], [1, 0]]}),
@@ -344,7 +352,7 @@ def test_normalize_still_refuses_what_is_no_probability() -> None:
 
 
 def test_exact_arithmetic_asked_for_and_not_to_be_had(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'target\.levels\[0\] row 0 \(prefix ""\) entry 0: got 0\.5, expected only'):
+    with pytest.raises(InputError, match=r"target\.levels\[0\] row 0 \(prefix ''\) entry 0: got 0\.5, expected only"):
         load_problem(write(tmp_path, document()), rational=True)
 
 
@@ -363,7 +371,7 @@ def assert_same(first: ModelPair, second: ModelPair) -> None:
 def test_round_trip_of_every_example(name: str, tmp_path: Path) -> None:
     problem = load_problem(name)
     for pair in (problem.pair, problem.pair.floats):
-        save_problem(ProblemFile(pair, problem.name, problem.description), tmp_path / "x.json")
+        save_problem(VerifyProblem(pair, 1, problem.name, problem.description), tmp_path / "x.json")
         again = load_problem(tmp_path / "x.json")
         assert_same(again.pair, pair)
         assert (again.pair.bonus_rows == pair.bonus_rows).all()
@@ -395,7 +403,7 @@ def test_saved_tables_use_the_shortest_kind() -> None:
 def test_awkward_labels_survive(tmp_path: Path) -> None:
     labels = [' "quoted"', "[ a, b ]", "\n", "\\", "\u00e9\U0001f600"]
     pair = ModelPair.from_levels([np.full((1, 5), 0.2)], [np.full((1, 5), 0.2)], tokens=labels)
-    save_problem(ProblemFile(pair, "[ 1,\n 2 ]", "{ }"), tmp_path / "x.json")
+    save_problem(VerifyProblem(pair, 1, "[ 1,\n 2 ]", "{ }"), tmp_path / "x.json")
     again = load_problem(tmp_path / "x.json")
     assert list(again.pair.tokens) == labels
     assert (again.name, again.description) == ("[ 1,\n 2 ]", "{ }")

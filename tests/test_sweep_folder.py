@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lpverify.cli import app
-from lpverify.core.problem import VerifyProblem
-from lpverify.core.problem_files import FOLDER_SETTINGS, load_problem, save_problem
+from lpverify.core.problem import FOLDER_SETTINGS, VerifyProblem, load_problem, save_problem
 from lpverify.exact import compare
 from lpverify.sweep import config as sweep
 from lpverify.sweep.config import load_tasks, run_task

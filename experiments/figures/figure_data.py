@@ -16,7 +16,7 @@ import pandas as pd
 
 from experiments.figures.real_jobs import Real
 from lpverify.core import families as make
-from lpverify.core.problem_files import load_problem
+from lpverify.core.problem import load_problem
 from lpverify.errors import InputError
 from lpverify.exact import compare
 from lpverify.exact.breakdown import balance

@@ -13,7 +13,7 @@ def run(json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] 
     Every command that takes a problem file takes one of these names, too.
     """
     from lpverify.cli.output import STDOUT, write_json
-    from lpverify.core.problem_files import examples, load_problem
+    from lpverify.core.problem import examples, load_problem
     from lpverify.report.tables import show, table
 
     rows: list[dict[str, Any]] = []

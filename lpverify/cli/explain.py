@@ -8,7 +8,7 @@ from lpverify.cli.options import Normalize, Problem, option
 from lpverify.cli.output import Output
 
 if TYPE_CHECKING:
-    from lpverify.core.problem_format import ProblemFile
+    from lpverify.core.problem import VerifyProblem
     from lpverify.exact.breakdown import Balance
 
 COLUMNS = ("target", "draft", "accepted", "residual", "residual_law", "emitted", "naive")
@@ -28,7 +28,7 @@ def run(
     The naive correction is shown beside it: it draws the replacement of a rejected token from the target instead of
     the residual, so the distribution that it emits is not the target's.
     """
-    from lpverify.core.problem_files import load_problem
+    from lpverify.core.problem import load_problem
     from lpverify.exact.breakdown import balance, parse_prefix
 
     output.check()
@@ -37,7 +37,7 @@ def run(
     output.write(to_json(loaded, result), lambda: _print(loaded, result))
 
 
-def to_json(problem: ProblemFile, result: Balance) -> dict[str, Any]:
+def to_json(problem: VerifyProblem, result: Balance) -> dict[str, Any]:
     """The document ``lpverify/explain@1``; rational problems also give every number as "num/den"."""
     pair = problem.pair
     numbers = {name: getattr(result, name) for name in COLUMNS + SCALARS}
@@ -59,7 +59,7 @@ def to_json(problem: ProblemFile, result: Balance) -> dict[str, Any]:
     return data
 
 
-def _print(problem: ProblemFile, result: Balance) -> None:
+def _print(problem: VerifyProblem, result: Balance) -> None:
     from lpverify.report.tables import number, show, table
 
     pair = problem.pair

@@ -30,8 +30,8 @@ def run(
 ) -> None:
     """Write a random problem file."""
     from lpverify.cli.output import STDOUT, check_writable
-    from lpverify.core.problem_files import save_problem
-    from lpverify.core.problem_format import ProblemFile, format_problem
+    from lpverify.core.problem import VerifyProblem, save_problem
+    from lpverify.core.problem_file import format_problem
 
     check_writable("--output", output)
     options = {"alpha": alpha, "temperature": temperature, "draft_noise": draft_noise, "denominator": denominator}
@@ -39,7 +39,9 @@ def run(
     pair = _make(family, vocab, depth, seed, options)
     size = f"V = {vocab}, L = {depth}, seed {seed}"
     settings = "".join(f", {name} {value:g}" for name, value in options.items())
-    problem = ProblemFile(pair, f"{family}-v{vocab}-l{depth}-s{seed}", f"random, family {family}, {size}{settings}")
+    problem = VerifyProblem(
+        pair, 1, f"{family}-v{vocab}-l{depth}-s{seed}", f"random, family {family}, {size}{settings}"
+    )
     if output == STDOUT:
         print(format_problem(problem), end="")
         return

@@ -42,8 +42,7 @@ def run(
     """
     from lpverify import errors
     from lpverify.cli.progress import waiting
-    from lpverify.core.problem import MAX_PATHS, VerifyProblem
-    from lpverify.core.problem_files import load_problem
+    from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem
     from lpverify.exact import compare
 
     output.check()

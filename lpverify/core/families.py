@@ -1,15 +1,16 @@
-"""Families of target/draft pairs, each with a stated law and a seed.
+"""Families of random problems, each with a stated distribution and a seed.
 
-``seed`` is an integer or a numpy Generator (which is advanced by one draw). The rows of level i depend on the seed, the
-parameters and i alone: a problem of depth 3 is the top of the problem of depth 4 with the same seed. Streams are those
-of PCG64, the same on every machine for one version of numpy (up to the last bit of the platform's exp and log).
+Every function takes V = ``vocab``, L = ``depth``, and a ``seed``, which is an integer or a numpy Generator (advanced by
+one draw). The rows of level i depend on the seed, the parameters and i alone: a problem of depth 3 is the top of the
+problem of depth 4 with the same seed. Random numbers are those of PCG64, the same on every machine for one version of
+numpy (up to the last bit of the platform's exp and log).
 
-All functions raise InputError for parameters out of range and SizeError for tables too large to build.
+All functions return a `ModelPair`, and raise InputError for parameters out of range and SizeError for tables too large
+to build.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -17,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from lpverify import errors
-from lpverify.core.model_pair import ModelPair
-from lpverify.core.tables import check_size, markov_levels
+from lpverify.core import rows as probability_rows
+from lpverify.core.model_pair import ModelPair, check_size
 from lpverify.numerics import Array
 
 Seed = int | np.random.Generator
@@ -34,7 +35,7 @@ def dirichlet(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPa
     1110
     """
     _size(vocab, depth)
-    _positive("alpha", alpha)
+    errors.number("alpha", alpha, above=0)
 
     def draw(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
         return _dirichlet(rng, rows, vocab, alpha), _dirichlet(rng, rows, vocab, alpha)
@@ -50,11 +51,10 @@ def markov(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPair:
     True
     """
     _size(vocab, depth)
-    _positive("alpha", alpha)
+    errors.number("alpha", alpha, above=0)
     rng = _generator(_key(seed), 0)
-    chains = [(_dirichlet(rng, 1, vocab, alpha)[0], _dirichlet(rng, vocab, vocab, alpha)) for _ in range(2)]
-    target, draft = (markov_levels(initial, transition, depth) for initial, transition in chains)
-    return ModelPair.from_levels(target, draft, bonus=chains[0][1])
+    target, draft = [(_dirichlet(rng, 1, vocab, alpha)[0], _dirichlet(rng, vocab, vocab, alpha)) for _ in range(2)]
+    return ModelPair.markov(target, draft, depth)
 
 
 def softmax(vocab: int, depth: int, seed: Seed, temperature: float = 1.0, draft_noise: float = 1.0) -> ModelPair:
@@ -67,13 +67,14 @@ def softmax(vocab: int, depth: int, seed: Seed, temperature: float = 1.0, draft_
     True
     """
     _size(vocab, depth)
-    _positive("temperature", temperature)
-    if not (math.isfinite(draft_noise) and draft_noise >= 0):
-        raise errors.fail("draft_noise", got=draft_noise, expected="a finite number >= 0")
+    errors.number("temperature", temperature, above=0)
+    errors.number("draft_noise", draft_noise, min=0)
 
     def draw(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
         logits, noise = rng.standard_normal((2, rows, vocab))
-        return _softmax(logits, temperature), _softmax(logits + draft_noise * noise, temperature)
+        return probability_rows.softmax("logits", logits, temperature), probability_rows.softmax(
+            "logits", logits + draft_noise * noise, temperature
+        )
 
     return _tree(depth, vocab, seed, draw)
 
@@ -92,7 +93,7 @@ def rational(vocab: int, depth: int, seed: Seed, denominator: int = 12) -> Model
 
     def rows_of(rng: np.random.Generator, rows: int) -> Array:
         result = np.empty((rows, vocab), dtype=object)
-        for row in result:  # stars and bars: V - 1 bars among denominator + V - 1 places
+        for row in result:  # stars and bars: V - 1 bars at denominator + V - 1 positions
             bars = np.sort(rng.choice(denominator + vocab - 1, size=vocab - 1, replace=False))
             counts = np.diff(bars, prepend=-1, append=denominator + vocab - 1) - 1
             row[:] = [Fraction(int(count), denominator) for count in counts]
@@ -120,8 +121,7 @@ def adversarial(kind: str, vocab: int, depth: int, seed: Seed = 0) -> ModelPair:
     0.0
     """
     errors.choice("kind", kind, tuple(_ADVERSARIAL))
-    least = 1 if kind == "equal" else 2
-    _size(vocab, depth, least)
+    _size(vocab, depth, 1 if kind == "equal" else 2)
     if kind == "ties":
         errors.integer("vocab", vocab, min=2, max=64)
     rows_of = _ADVERSARIAL[kind]
@@ -232,23 +232,12 @@ def _generator(key: int, level: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key, spawn_key=(level,))))
 
 
-def _size(vocab: int, depth: int, least: int = 1) -> None:
-    check_size("problem", errors.integer("vocab", vocab, min=least), errors.integer("depth", depth, min=1))
-
-
-def _positive(what: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise errors.fail(what, got=value, expected="a finite number > 0")
+def _size(vocab: int, depth: int, smallest: int = 1) -> None:
+    check_size("problem", errors.integer("vocab", vocab, min=smallest), errors.integer("depth", depth, min=1))
 
 
 def _dirichlet(rng: np.random.Generator, rows: int, vocab: int, alpha: float) -> Array:
     return np.asarray(rng.dirichlet(np.full(vocab, alpha), size=rows))
-
-
-def _softmax(logits: Array, temperature: float) -> Array:
-    with np.errstate(over="ignore"):  # a tiny temperature: the quotient is -inf, its weight 0
-        weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def _dyadic(size: int) -> Array:

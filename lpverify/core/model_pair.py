@@ -1,9 +1,10 @@
-"""A target and a draft on the same prefix tree."""
+"""The target's and the draft's next-token distributions at every prefix: the tables of a problem."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -11,27 +12,36 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
-from lpverify.numerics import Array, Levels, as_float, is_exact, one, ones
-
-ROW_SUM_TOLERANCE = 1e-9
-"""A float row may miss a sum of 1 by this much (tables are written with 6 to 12 digits), a rational row not at all."""
+from lpverify.core.rows import as_rows, check_rows, check_tokens, softmax
+from lpverify.numerics import Array, Levels, as_float, is_exact, ones
 
 MAX_TABLE_ENTRIES = 50_000_000
 """Largest V + V^2 + ... + V^L of one table that is ever built (0.4 GB in float64)."""
 
+MAX_DEPTH = 1_000
+"""Largest draft depth of any problem; only a vocabulary of one token comes near it before MAX_TABLE_ENTRIES."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelPair:
-    """Conditional next-token laws of target and draft for every prefix shorter than ``depth``.
+    """Next-token distributions of target and draft at every prefix shorter than the depth L.
 
-    Build one with `from_levels`, which validates. Fields:
+    Build one with `from_rows`, `from_levels`, `iid`, `markov` or `from_logits`, or draw one with `lpverify.make`. Rows
+    may be lists, numpy arrays, torch tensors of any float type, on any device and with gradients, or pandas frames.
+    Entries are numbers, Fractions or strings such as "1/3" and "0.2". Tables of Fractions and strings (and integers
+    beside them) are kept as Fractions, so that all results are exact; all other tables are float64.
 
-    * ``target[i]``, ``draft[i]``: shape ``(V**i, V)``, row n = law of the next token after node n of level i, for
-      ``i = 0 .. depth-1``. Both float64 or both object arrays of Fraction; read-only.
-    * ``bonus``: shape ``(V,)``, ``(V, V)`` (row x: after a leaf that ends in x) or ``(V**depth, V)``: the target's law
-      after a leaf. No value or bound depends on it (a leaf emits from it whatever the verifier does); it only completes
-      the (L+1)-token law, and is uniform where none is given.
-    * ``tokens``: V labels for display.
+    Attributes:
+        target: One array per level i = 0..L-1 of shape (V**i, V): row n is the distribution of the next token after
+            prefix n of level i, in lexicographic order. float64, or objects of type Fraction; read-only.
+        draft: Likewise.
+        bonus: The target's distribution after a drafted path, of shape (V,), (V, V) (row x: after a path that ends in
+            token x) or (V**L, V). It completes the distribution of L + 1 tokens. No value or bound depends on it, since
+            whatever is accepted, the token after a whole path is drawn from it. Uniform unless given.
+        tokens: V labels for display.
+
+    >>> ModelPair.iid(["1/5", "1/2", "3/10"], ["3/5", "3/10", "1/10"], depth=2, tokens="ABC")
+    ModelPair(V = 3, L = 2, 12 nodes, rational)
     """
 
     target: Levels
@@ -47,82 +57,234 @@ class ModelPair:
         *,
         bonus: Any = None,
         tokens: Sequence[str] | None = None,
+        normalize: bool = False,
     ) -> ModelPair:
-        """Validate tables given as one ``(V**i, V)`` array-like per level.
+        """Tables with one ``(V**i, V)`` array of rows for each level i.
 
-        Entries are numbers, or Fraction in every row of both tables for exact arithmetic. Raises InputError for a
-        wrong shape, a row that does not sum to 1, or an entry that is negative, NaN or infinite.
+        Args:
+            target: L arrays, see the class.
+            draft: L arrays of the same shapes.
+            bonus: The target's rows after a path, of shape (V,), (V, V) or (V**L, V); None for uniform.
+            tokens: V different labels; None for the numbers 0..V-1.
+            normalize: Divide every row by its sum. Rows of a float32 softmax need this: their sums differ from 1 by
+                1e-7. Without it such a row is refused.
+
+        Raises:
+            InputError: A wrong shape, an entry that is no probability, a row that does not sum to 1, Fractions in some
+                rows and floats in others. The message names level, row and entry, counted from 0.
+            SizeError: More than MAX_TABLE_ENTRIES entries.
+
+        >>> ModelPair.from_levels([[[0.5, 0.5]], [[0.2, 0.8], [1, 0]]], [[[0.9, 0.1]], [[0.5, 0.5]] * 2]).depth
+        2
         """
+        for name, levels in (("target", target), ("draft", draft)):
+            if isinstance(levels, str | Mapping) or not hasattr(levels, "__len__"):
+                raise errors.fail(name, got=errors.shown(levels), expected="one array of rows per level")
+        if not len(target):
+            raise errors.fail("target", got="no level", expected="a depth of at least 1")
         if len(target) != len(draft):
             raise errors.fail("draft", got=f"{len(draft)} levels", expected=f"{len(target)} as in the target")
-        if not target:
-            raise errors.fail("target", got="no level", expected="a depth of at least 1")
-        vocab_size = np.asarray(target[0]).shape[-1] if np.asarray(target[0]).ndim else 0
-        errors.integer("vocabulary size", vocab_size, min=1)
-        checked_target = tuple(_level(f"target level {i}", rows, i, vocab_size) for i, rows in enumerate(target))
-        checked_draft = tuple(_level(f"draft level {i}", rows, i, vocab_size) for i, rows in enumerate(draft))
-        exact = {is_exact(level) for level in checked_target + checked_draft}
-        if len(exact) == 2:
-            raise errors.fail("tables", got="Fraction and float rows", expected="one arithmetic for all rows")
-        labels = tuple(tokens) if tokens is not None else tuple(str(x) for x in range(vocab_size))
-        if len(labels) != vocab_size or len(set(labels)) != vocab_size:
-            raise errors.fail("tokens", got=f"{len(set(labels))} different labels", expected=str(vocab_size))
-        if bonus is None:
-            bonus_rows = ones(vocab_size, checked_target[0]) / (one(checked_target[0]) * vocab_size)
-        else:
-            bonus_rows = np.asarray(bonus)
-            shapes = ((vocab_size,), (vocab_size, vocab_size), (vocab_size ** len(target), vocab_size))
-            if bonus_rows.shape not in shapes:
-                raise errors.fail(
-                    "target after a leaf", got=f"an array of shape {bonus_rows.shape}", expected=f"one of {shapes}"
-                )
-            bonus_rows = _rows("target after a leaf", bonus_rows, vocab_size)
-        bonus_rows.setflags(write=False)
-        return cls(checked_target, checked_draft, bonus_rows, labels)
+        blocks = {f"target level {i}": rows for i, rows in enumerate(target)}
+        blocks |= {f"draft level {i}": rows for i, rows in enumerate(draft)}
+        if bonus is not None:
+            blocks["bonus"] = bonus
+        rows = list(_checked(blocks, tokens, normalize).values())
+        return cls._of(rows[: len(target)], rows[len(target) : 2 * len(target)], rows[2 * len(target) :], tokens)
+
+    @classmethod
+    def from_rows(
+        cls, target: Any, draft: Any, *, bonus: Any = None, tokens: Sequence[str] | None = None, normalize: bool = False
+    ) -> ModelPair:
+        """Tables with one row per prefix: the empty prefix first, then longer ones, each length in lexicographic order.
+
+        Args:
+            target: Array of shape (1 + V + ... + V**(L-1), V), for V = 2 and L = 2 the rows after the prefixes "", "0",
+                "1". A pandas frame has one line per prefix and one column per token; its columns name the tokens.
+            draft: Likewise.
+            bonus: See `from_levels`, as for all that follows.
+            tokens: Labels.
+            normalize: Divide every row by its sum.
+
+        Raises:
+            InputError: As `from_levels`, or a number of rows that belongs to no depth.
+
+        >>> ModelPair.from_rows([[0.5, 0.5], [0.2, 0.8], [1, 0]], [[0.9, 0.1], [0.5, 0.5], [0.5, 0.5]])
+        ModelPair(V = 2, L = 2, 6 nodes, float64)
+        """
+        columns = getattr(target, "columns", None)
+        if tokens is None and columns is not None and list(columns) != list(range(len(columns))):
+            tokens = [str(column) for column in columns]
+        blocks = {"target": target, "draft": draft} | ({} if bonus is None else {"bonus": bonus})
+        rows, draft_rows, *after = _checked(blocks, tokens, normalize).values()
+        if rows.shape != draft_rows.shape:
+            raise errors.fail("draft", got=_shape(draft_rows), expected=f"{_shape(rows)} as in the target")
+        ends, size = [0], rows.shape[1]
+        while ends[-1] < len(rows):
+            ends.append(ends[-1] + size ** (len(ends) - 1))
+        if ends[-1] != len(rows):
+            raise errors.fail(
+                "target",
+                got=f"{len(rows)} rows",
+                expected=f"1 + V + ... + V^(L-1), {ends[-2]} or {ends[-1]} for V = {size}",
+            )
+        spans = [slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
+        return cls._of([rows[span] for span in spans], [draft_rows[span] for span in spans], after, tokens)
+
+    @classmethod
+    def iid(
+        cls, target: Any, draft: Any, depth: int, *, tokens: Sequence[str] | None = None, normalize: bool = False
+    ) -> ModelPair:
+        """The same target row and the same draft row, of shape (V,), at every prefix. Raises as `from_levels`.
+
+        >>> ModelPair.iid([0.2, 0.5, 0.3], [0.6, 0.3, 0.1], depth=3).target[2].shape
+        (9, 3)
+        """
+        rows, draft_rows = _checked({"target": [target], "draft": [draft]}, tokens, normalize, depth).values()
+        return cls._of(iid_levels(rows[0], depth), iid_levels(draft_rows[0], depth), [rows[0]], tokens)
+
+    @classmethod
+    def markov(
+        cls,
+        target: tuple[Any, Any],
+        draft: tuple[Any, Any],
+        depth: int,
+        *,
+        tokens: Sequence[str] | None = None,
+        normalize: bool = False,
+    ) -> ModelPair:
+        """Markov chains: each table is a pair of the first row (V,) and the transition rows (V, V), one per last token.
+
+        Raises as `from_levels`.
+
+        >>> draft = ([0.5, 0.5], [[0.9, 0.1], [0.2, 0.8]])
+        >>> ModelPair.markov(([0.5, 0.5], [[0.5, 0.5], [1, 0]]), draft, depth=3).draft[2][:, 0].tolist()
+        [0.9, 0.2, 0.9, 0.2]
+        """
+        blocks: dict[str, Any] = {}
+        for name, table in (("target", target), ("draft", draft)):
+            if not isinstance(table, tuple | list) or len(table) != 2:
+                raise errors.fail(name, got=errors.shown(table), expected="a pair (first row, transition rows)")
+            blocks |= {f"{name} first row": [table[0]], f"{name} transition": table[1]}
+        first, transition, draft_first, draft_transition = _checked(blocks, tokens, normalize, depth).values()
+        for name, rows in (("target transition", transition), ("draft transition", draft_transition)):
+            if len(rows) != rows.shape[1]:
+                raise errors.fail(name, got=_shape(rows), expected="(V, V), a row for each last token")
+        levels = markov_levels(first[0], transition, depth)
+        return cls._of(levels, markov_levels(draft_first[0], draft_transition, depth), [transition], tokens)
+
+    @classmethod
+    def from_logits(
+        cls,
+        target: Any,
+        draft: Any,
+        *,
+        temperature: float = 1.0,
+        depth: int | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> ModelPair:
+        """Rows softmax(logits / T), in float64.
+
+        Args:
+            target: Logits, one row per prefix as in `from_rows`; or, with ``depth``, one row (V,) for every prefix.
+                -inf excludes a token.
+            draft: Likewise.
+            temperature: T > 0; 0 gives probability 1 to the first of the largest logits.
+            depth: L, for logits of shape (V,).
+            tokens: Labels.
+
+        Raises:
+            InputError: As `from_rows`; logits that are NaN or +inf, or a row of -inf.
+
+        >>> ModelPair.from_logits([2.0, 1.0], [1.0, 1.0], depth=1, temperature=0).target[0].tolist()
+        [[1.0, 0.0]]
+        """
+        temperature = errors.number("temperature", temperature, min=0)
+        rows = {name: softmax(name, logits, temperature) for name, logits in (("target", target), ("draft", draft))}
+        if depth is None:
+            return cls.from_rows(rows["target"], rows["draft"], tokens=tokens)
+        for name, array in rows.items():
+            if len(array) != 1:
+                raise errors.fail(name, got=_shape(array), expected="one row (V,) if a depth is given")
+        return cls.iid(rows["target"][0], rows["draft"][0], depth, tokens=tokens)
+
+    @classmethod
+    def _of(cls, target: Sequence[Array], draft: Sequence[Array], bonus: Sequence[Array], tokens: Any) -> ModelPair:
+        """From validated rows: checks how many there are, and makes everything read-only."""
+        size = target[0].shape[1]
+        for name, levels in (("target", target), ("draft", draft)):
+            for i, rows in enumerate(levels):
+                if rows.shape != (tree.level_size(size, i), size):
+                    expected = f"{(tree.level_size(size, i), size)} (rows, tokens)"
+                    raise errors.fail(f"{name} level {i}", got=_shape(rows), expected=expected)
+        after = bonus[0] if bonus else ones(size, target[0]) / (ones(1, target[0]) * size)
+        if bonus and len(after) == 1:
+            after = after[0]
+        shapes = ((size,), (size, size), (tree.level_size(size, len(target)), size))
+        if after.shape not in shapes:
+            raise errors.fail("bonus", got=_shape(after), expected=f"one of {shapes}")
+        labels = tuple(str(x) for x in range(size)) if tokens is None else check_tokens("tokens", tokens, size)
+        frozen = [tuple(_frozen(level) for level in levels) for levels in (target, draft)]
+        return cls(frozen[0], frozen[1], _frozen(after), labels)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal labels and equal tables in the same arithmetic."""
+        if not isinstance(other, ModelPair):
+            return NotImplemented
+        pairs = zip((*self.target, *self.draft), (*other.target, *other.draft), strict=False)
+        return (
+            (self.tokens, self.depth, self.rational) == (other.tokens, other.depth, other.rational)
+            and all(np.array_equal(own, others) for own, others in pairs)
+            and np.array_equal(self.bonus_rows, other.bonus_rows)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.tokens, self.depth, self.rational))
+
+    def __repr__(self) -> str:
+        arithmetic = "rational" if self.rational else "float64"
+        return f"ModelPair(V = {self.vocab_size}, L = {self.depth}, {self.nodes} nodes, {arithmetic})"
 
     @property
     def vocab_size(self) -> int:
+        """V."""
         return int(self.target[0].shape[1])
 
     @property
     def depth(self) -> int:
+        """L, the number of tokens of a drafted path."""
         return len(self.target)
 
     @property
     def nodes(self) -> int:
-        """Nodes below the root."""
+        """Number of prefixes of 1 to L tokens."""
         return tree.node_count(self.vocab_size, self.depth)
 
     @property
     def rational(self) -> bool:
-        """True when the rows are Fractions, so that every closed form is exact."""
+        """True if the rows are Fractions; results are then exact."""
         return is_exact(self.target[0])
 
     @cached_property
     def floats(self) -> ModelPair:
-        """The same pair in float64 (itself when it is already)."""
+        """The same pair in float64 (itself if it is already)."""
         if not self.rational:
             return self
-        return ModelPair(
-            tuple(_frozen(as_float(level)) for level in self.target),
-            tuple(_frozen(as_float(level)) for level in self.draft),
-            _frozen(as_float(self.bonus)),
-            self.tokens,
-        )
+        target, draft = (tuple(_frozen(as_float(rows)) for rows in levels) for levels in (self.target, self.draft))
+        return ModelPair(target, draft, _frozen(as_float(self.bonus)), self.tokens)
 
     @cached_property
     def target_paths(self) -> Levels:
-        """P(c) for every node, one array of length V**i per level i = 0..depth."""
+        """P(c), the product of the target's probabilities along c: one array of length V**i per level i = 0..L."""
         return path_probabilities(self.target)
 
     @cached_property
     def draft_paths(self) -> Levels:
-        """Q(c) for every node, one array of length V**i per level i = 0..depth."""
+        """Q(c), likewise with the draft's probabilities."""
         return path_probabilities(self.draft)
 
     @property
     def bonus_rows(self) -> Array:
-        """The target's rows after the leaves, shape ``(V**depth, V)``."""
+        """The target's rows after all drafted paths, shape (V**L, V)."""
         leaves = tree.level_size(self.vocab_size, self.depth)
         if self.bonus.ndim == 1:
             return np.broadcast_to(self.bonus, (leaves, self.vocab_size))
@@ -130,11 +292,75 @@ class ModelPair:
 
 
 def path_probabilities(levels: Sequence[Array]) -> Levels:
-    """Products of conditional rows along every path: level 0 is ``[1]``, level i has V**i entries."""
+    """Products of the rows' entries along every path: level 0 is ``[1]``, level i has V**i entries."""
     result = [ones(1, levels[0])]
     for rows in levels:
         result.append((result[-1][:, None] * rows).reshape(-1))
     return tuple(result)
+
+
+def iid_levels(row: Array, depth: int) -> list[Array]:
+    """The same ``row`` (V,) at every prefix: one (V**i, V) array for each i < depth."""
+    return [np.tile(row, (len(row) ** i, 1)) for i in range(depth)]
+
+
+def markov_levels(first: Array, transition: Array, depth: int) -> list[Array]:
+    """``first`` (V,) at the root and row x of ``transition`` (V, V) after token x: (V**i, V) for i < depth.
+
+    The last token of prefix n is n mod V, so level i repeats the transition rows V^(i-1) times.
+    """
+    return [first[None, :]] + [np.tile(transition, (len(first) ** (i - 1), 1)) for i in range(1, depth)]
+
+
+def check_size(what: str, vocab_size: int, depth: int) -> None:
+    """Raise SizeError for tables of more than MAX_TABLE_ENTRIES entries V + V^2 + ... + V^L, before any is built.
+
+    >>> check_size("problem", 100, 3)
+    >>> check_size("problem", 100, 4)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    lpverify.errors.SizeError: problem: got a table of at least 101010100 entries, expected at most 50000000...
+    """
+    instead = "use a smaller vocabulary or depth"
+    if depth > MAX_DEPTH:
+        raise errors.too_large(what, size=f"a depth of {depth}", limit=str(MAX_DEPTH), instead=instead)
+    entries, level = 0, 1
+    for _ in range(depth):
+        level *= vocab_size
+        entries += level
+        if entries > MAX_TABLE_ENTRIES:
+            size = f"a table of at least {entries} entries"
+            raise errors.too_large(what, size=size, limit=str(MAX_TABLE_ENTRIES), instead=instead)
+
+
+def _checked(
+    blocks: Mapping[str, Any], tokens: Sequence[str] | None, normalize: bool, depth: int | None = None
+) -> dict[str, Array]:
+    """The blocks of rows by name, validated, all float64 or all Fractions, of shape (n, V) with one V.
+
+    A given ``depth`` is checked for the size of the tables before they are built.
+    """
+    arrays = {name: as_rows(name, values) for name, values in blocks.items()}
+    size = next(iter(arrays.values())).shape[1]
+    if depth is not None:
+        check_size("tables", size, errors.integer("depth", depth, min=1))
+    kinds = {name: array.dtype.kind for name, array in arrays.items()}
+    exact = "O" in kinds.values()
+    if exact and "f" in kinds.values():
+        raise errors.fail("tables", got="Fractions in some rows and floats in others", expected="one kind of number")
+    labels = tuple(str(x) for x in range(size)) if tokens is None else check_tokens("tokens", tokens, size)
+    rows = {}
+    for name, array in arrays.items():
+        if array.shape[1] != size:
+            raise errors.fail(
+                name, got=f"rows of {array.shape[1]} tokens", expected=f"{size} as in {next(iter(arrays))}"
+            )
+        if array.dtype.kind == "i":
+            array = np.vectorize(Fraction, otypes=[object])(array.tolist()) if exact else array.astype(np.float64)
+        single = len(array) == 1 and not name.startswith(("target level", "draft level"))
+        position = (lambda row, name=name: name) if single else (lambda row, name=name: f"{name} row {row}")
+        rows[name] = check_rows(array, position, labels, normalize)
+    return rows
 
 
 def _frozen(array: Array) -> Array:
@@ -142,36 +368,5 @@ def _frozen(array: Array) -> Array:
     return array
 
 
-def _level(what: str, rows: Any, depth: int, vocab_size: int) -> Array:
-    array = np.asarray(rows)
-    expected = (tree.level_size(vocab_size, depth), vocab_size)
-    if array.shape != expected:
-        raise errors.fail(what, got=f"an array of shape {array.shape}", expected=f"{expected} (rows, tokens)")
-    return _rows(what, array, vocab_size)
-
-
-def _rows(what: str, array: Array, vocab_size: int) -> Array:
-    """A validated read-only copy of probability rows."""
-    if array.shape[-1:] != (vocab_size,):
-        raise errors.fail(what, got=f"rows of length {array.shape[-1:]}", expected=str(vocab_size))
-    array = array.copy() if is_exact(array) else np.array(array, dtype=np.float64)
-    flat = array.reshape(-1, vocab_size)
-    floats = as_float(flat)
-    for problem, bad in (
-        ("NaN", np.isnan(floats)),
-        ("an infinite entry", np.isinf(floats)),
-        ("a negative entry", floats < 0),
-    ):
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            raise errors.fail(
-                f"{what} row {row} entry {column}",
-                got=f"{problem} ({flat[row, column]})",
-                expected="a probability",
-            )
-    sums = flat.sum(axis=1)
-    wrong = sums != 1 if is_exact(array) else np.abs(sums - 1) > ROW_SUM_TOLERANCE
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise errors.fail(f"{what} row {row}", got=f"a sum of {sums[row]}", expected="a sum of 1")
-    return _frozen(array)
+def _shape(array: Array) -> str:
+    return f"an array of shape {array.shape}"

@@ -1,48 +1,88 @@
 """Results: frozen data, no computation.
 
-Values are block efficiencies: expected tokens per target call, the bonus (or correction) token counted.
+Values are block efficiencies: expected tokens per target call, including the bonus (or correction) token.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lpverify import errors
 from lpverify.numerics import Array, Levels
 
 
-@dataclass(frozen=True)
-class RankTable:
-    """A joint law of (drafted leaf, rank bin), the primal object of the rank-quantile formulation (THEORY 2.4).
+class Result:
+    """Base of the results: a representation of one line, whatever the size of the arrays inside."""
+
+    def __repr__(self) -> str:
+        values = ((entry.name, getattr(self, entry.name)) for entry in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={brief(value)}' for name, value in values)})"
+
+
+def brief(value: Any) -> str:
+    """A representation of a value of at most 60 characters: arrays by their shape, long fractions as decimals.
+
+    >>> brief(np.zeros((3, 2))), brief(Fraction(1, 3)), brief((1, 2, 3)), brief(Fraction(10**40, 3 * 10**40 + 1))
+    ('<array (3, 2)>', '1/3', '<3 entries>', '<Fraction, about 0.333333333333>')
+    """
+    if isinstance(value, Result):
+        return f"<{type(value).__name__}>"
+    if isinstance(value, np.ndarray):
+        return f"<array {value.shape}>"
+    if isinstance(value, tuple | dict):
+        return f"<{len(value)} entries>"
+    if isinstance(value, Fraction):
+        short = value.denominator < 10**12 and abs(value) < 10**12
+        return str(value) if short else f"<Fraction, about {float(value):.12g}>"
+    return f"{float(value):.12g}" if isinstance(value, float) else errors.shown(value)
+
+
+@dataclass(frozen=True, repr=False)
+class RankTable(Result):
+    """A joint distribution of drafted leaf and rank bin, the unknown of the rank-quantile program (theory 2.4).
 
     Sparse: entry e puts mass ``mass[e]`` on leaf ``leaf[e]`` and the rank bin ``[edges[bin[e]], edges[bin[e]+1]]``.
-    Rows sum to the draft's leaf law, columns to the bin widths; inside a bin the rank is uniform.
+    The mass of a leaf sums to its draft probability, that of a bin to its width; inside a bin the rank is uniform.
+
+    Attributes:
+        edges: Shape (B+1,), from 0 to 1.
+        leaf: Shape (E,).
+        bin: Shape (E,).
+        mass: Shape (E,).
     """
 
-    edges: Array  # (B+1,), from 0 to 1
-    leaf: npt.NDArray[np.int64]  # (E,)
-    bin: npt.NDArray[np.int64]  # (E,)
-    mass: Array  # (E,)
+    edges: Array
+    leaf: npt.NDArray[np.int64]
+    bin: npt.NDArray[np.int64]
+    mass: Array
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Result):
     """Everything that is needed to check both bounds without a solver (`lpverify.lp.certify`).
 
-    ``ranks`` proves the lower bound: it makes ``selected`` (Q*, the distribution of the path of smallest rank) legal,
-    and ``prefix_acceptance`` f satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 on f(cx) <=
-    p(x|c) f(c)) prove the upper bound.
+    ``ranks`` proves the lower bound: the path of smallest rank has the distribution ``selected``, and
+    ``prefix_acceptance`` satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 of the constraints
+    f(cx) <= p(x|c) f(c)) prove the upper bound.
+
+    Attributes:
+        num_paths: K.
+        ranks: The rank table.
+        selected: Q*(c), one (V**i,) array per level i = 0..L.
+        prefix_acceptance: f(c), likewise.
+        multipliers: lambda(c), likewise; the root's entry is 0.
     """
 
     num_paths: int
     ranks: RankTable
-    selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
-    prefix_acceptance: Levels  # f(c), one (V**i,) array per level i = 0..L
-    multipliers: Levels  # lambda(c), one (V**i,) array per level i = 0..L; the root's entry is 0
+    selected: Levels
+    prefix_acceptance: Levels
+    multipliers: Levels
 
 
 @dataclass(frozen=True)
@@ -56,13 +96,24 @@ class RefinementStep:
     seconds: float
 
 
-@dataclass(frozen=True)
-class LpSolution:
+@dataclass(frozen=True, repr=False)
+class LpSolution(Result):
     """The answer of every LP: a value between certified bounds.
 
-    ``status`` is ``"optimal"`` when ``upper_bound - lower_bound <= tolerance`` asked for, else ``"time_limit"`` or
-    ``"stalled"``; both bounds are valid in every case. ``value`` is the lower bound (it is attained by a verifier)
-    unless the method proves more.
+    Attributes:
+        value: The optimum, expected tokens per target call: the lower bound, which a verifier attains, unless the
+            method proves more.
+        lower_bound: Certified.
+        upper_bound: Certified.
+        status: "optimal" if the bounds are within the requested tolerance, else "time_limit" or "stalled"; the bounds
+            are valid in every case.
+        method: What solved it.
+        seconds: Time that it took.
+        certificate: Proof of both bounds, from the methods that have one.
+        refinement_steps: History of an iterative solver.
+        exact: The optimum as a Fraction, if it was proved.
+        exact_bounds: Rational lower and upper bound, if exact arithmetic was asked for.
+        details: Of the method.
     """
 
     value: float
@@ -73,8 +124,8 @@ class LpSolution:
     seconds: float
     certificate: Certificate | None = None
     refinement_steps: tuple[RefinementStep, ...] = ()
-    exact: Fraction | None = None  # the optimum as a fraction, when proved
-    exact_bounds: tuple[Fraction, Fraction] | None = None  # rational lower and upper bound
+    exact: Fraction | None = None
+    exact_bounds: tuple[Fraction, Fraction] | None = None
     details: dict[str, Any] | None = None
 
     @property
@@ -83,51 +134,72 @@ class LpSolution:
         return self.upper_bound - self.lower_bound
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Result):
     """One algorithm evaluated exactly on one problem (`lpverify.exact.evaluate`); Fractions for rational problems.
 
-    ``accepted`` (L+1,): Pr(tau >= i) for i = 0..L, tau the number of accepted drafted tokens. ``law`` (V**(L+1),): law
-    of the first L+1 tokens when the target continues after the emitted one, in lexicographic order; ``law_error`` its
-    total variation to the target's, 0 for a lossless algorithm. They are None where only the value was computed in
-    closed form. ``terms``: how many drafts, drafted tuples or nodes were summed over.
+    Attributes:
+        algorithm: Name of the verifier.
+        num_paths: K.
+        block_efficiency: Expected tokens per target call.
+        method: "enumeration", "recursion" or "closed form".
+        terms: How many drafts, drafted tuples or nodes were summed over.
+        accepted: Shape (L+1,): Pr(tau >= i) for i = 0..L, tau the number of accepted drafted tokens. None, as the next
+            two, if only the value was computed, in closed form.
+        law: Shape (V**(L+1),): distribution of the first L+1 tokens when the target continues after the emitted one, in
+            lexicographic order.
+        law_error: Total variation distance between ``law`` and the target's distribution; 0 for a lossless algorithm.
     """
 
     algorithm: str
     num_paths: int
     block_efficiency: float | Fraction
-    method: str  # "enumeration", "recursion" or "closed form"
+    method: str
     terms: int
     accepted: Array | None = None
     law: Array | None = None
     law_error: float | Fraction | None = None
 
 
-@dataclass(frozen=True)
-class Finding:
+@dataclass(frozen=True, repr=False)
+class Finding(Result):
     """Why a verifier is not lossless on a case.
 
-    ``kind``: "law", "impossible token" (one that the target never emits), "raised", "returned" (not a drafted prefix
-    and a token), or "changed its input". For the first two ``prefix`` is where the law first leaves the target, a
-    shortest sequence of emitted tokens whose probability ``got`` is not ``expected``; tokens of a second round follow
-    after L+1 tokens of the first.
+    Attributes:
+        kind: "law" (a wrong distribution), "impossible token" (one that the target never emits), "raised", "returned"
+            (not a drafted prefix and a token), or "changed its input".
+        message: One line.
+        prefix: For the first two kinds, a shortest sequence of emitted tokens whose probability is wrong; tokens of a
+            second decoding round follow after L+1 tokens of the first.
+        expected: Its probability under the target.
+        got: Its probability under the verifier.
     """
 
     kind: str
-    message: str  # one line
+    message: str
     prefix: tuple[int, ...] | None = None
     expected: float | Fraction | None = None
     got: float | Fraction | None = None
 
 
-@dataclass(frozen=True)
-class CaseAudit:
+@dataclass(frozen=True, repr=False)
+class CaseAudit(Result):
     """One case of an audit.
 
-    ``mode``: "exact" (all drafts and choices enumerated), "sampled", or "refused" (the verifier does not take the
-    size). ``total_variation`` of the emitted to the target's law: the law's own, or that of the sample, which is
-    rejected from ``threshold`` on; ``smallest_found``: what is found with probability 0.99 when sampled. ``count``:
-    runs enumerated, drafts summed over, or draws. ``note``: why it was sampled or refused.
+    Attributes:
+        case: Name of the case.
+        vocab_size: V.
+        depth: L.
+        num_paths: K.
+        rounds: Decoding rounds that were played.
+        mode: "exact" (all drafts and choices enumerated), "sampled", or "refused" (too large for the verifier).
+        rational: Whether Fractions were used.
+        count: Runs enumerated, drafts summed over, or draws.
+        total_variation: Distance between the distribution of the emitted tokens (or of the sample) and the target's.
+        threshold: If sampled, the distance from which the sample is rejected.
+        smallest_found: If sampled, the distance that is detected with probability 0.99.
+        finding: Why it is not lossless.
+        note: Why it was sampled or refused.
     """
 
     case: str
@@ -145,11 +217,14 @@ class CaseAudit:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class AuditReport:
+@dataclass(frozen=True, repr=False)
+class AuditReport(Result):
     """Outcome of `lpverify.auditing.audit.audit`.
 
-    ``false_alarm`` bounds the probability that a lossless verifier has a finding; 0 when nothing was sampled.
+    Attributes:
+        verifier: Name.
+        cases: The cases, in order.
+        false_alarm: Bound on the probability that a lossless verifier has a finding; 0 if nothing was sampled.
     """
 
     verifier: str
@@ -158,7 +233,7 @@ class AuditReport:
 
     @property
     def findings(self) -> tuple[tuple[str, Finding], ...]:
-        """(case, finding), in the order of the cases."""
+        """Pairs (name of the case, finding), in the order of the cases."""
         return tuple((case.case, case.finding) for case in self.cases if case.finding is not None)
 
     @property

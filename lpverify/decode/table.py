@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lpverify import errors
-from lpverify.core import problem_files as files
+from lpverify.core import problem as files
 from lpverify.decode.models import known
 from lpverify.numerics import Array, as_float
 
@@ -138,7 +138,7 @@ def is_problem(name: str) -> bool:
 
 
 def load(name: str, role: str, device: torch.device) -> tuple[TableModel, TableTokenizer]:
-    """The ``target`` or ``draft`` of a problem as a model. Raises as `lpverify.core.problem_files.load_problem`."""
+    """The ``target`` or ``draft`` of a problem as a model. Raises as `lpverify.core.problem.load_problem`."""
     loaded = files.load_problem(name)
     levels = loaded.pair.target if role == "target" else loaded.pair.draft
     return TableModel.from_levels(levels, f"{loaded.name} {role}", device), TableTokenizer(loaded.pair.tokens)

@@ -236,7 +236,7 @@ def compare(
     node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
     those of `comparison`.
 
-    >>> from lpverify.core.problem_files import load_problem
+    >>> from lpverify.core.problem import load_problem
     >>> frame = compare(VerifyProblem(load_problem("one-position").pair), [1, 2], algorithms=["bv", "gbv"])
     >>> frame[frame["name"] == "gbv"]["block_efficiency"].round(6).tolist()
     [1.6, 1.84]

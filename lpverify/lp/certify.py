@@ -37,8 +37,9 @@ import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
-from lpverify.core.model_pair import ROW_SUM_TOLERANCE, ModelPair
+from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import Certificate, LpSolution, RankTable
+from lpverify.core.rows import ROW_SUM_TOLERANCE
 from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
 from lpverify.numerics import Array, Levels, accumulate, as_float, down_the_tree, is_exact, total, up_the_tree, zeros
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lpverify import errors
-from lpverify.core.problem_files import FOLDER_SETTINGS, problem_folder, save_problem
-from lpverify.core.problem_format import ProblemFile
+from lpverify.core.problem import FOLDER_SETTINGS, VerifyProblem, problem_folder, save_problem
 from lpverify.decode.engine import Request
 from lpverify.decode.prompts import Prompt
 from lpverify.decode.session import LoadedPair
@@ -88,7 +87,7 @@ def own_contexts(opened: LoadedPair, request: Request, settings: Settings) -> li
     return contexts(opened.models, request, *many, opened.tokenizer.eos)
 
 
-def problem(opened: LoadedPair, context: Context, request: Request, settings: Settings, chat: bool) -> ProblemFile:
+def problem(opened: LoadedPair, context: Context, request: Request, settings: Settings, chat: bool) -> VerifyProblem:
     """The problem below one context, with a description of where it is from."""
     made, decode = extract(opened.models, context, settings), opened.tokenizer.decode
     given = opened.describe(settings, chat=chat).items()
@@ -98,7 +97,7 @@ def problem(opened: LoadedPair, context: Context, request: Request, settings: Se
         f"{said}; prompt {request.key}, {context.position} tokens into the target's text, after "
         f"{decode(context.tokens)[-TAIL:]!r}; draftable at the root, by slot: {labels}"
     )
-    return ProblemFile(made.pair, f"{request.key}-{context.position}", text)
+    return VerifyProblem(made.pair, 1, f"{request.key}-{context.position}", text)
 
 
 def check_folder(folder: Path) -> None:

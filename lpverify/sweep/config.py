@@ -55,8 +55,7 @@ from pydantic import (
 from lpverify import errors
 from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
-from lpverify.core.problem import MAX_PATHS, VerifyProblem
-from lpverify.core.problem_files import load_problem, problem_folder
+from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem, problem_folder
 from lpverify.core.results import LpSolution
 from lpverify.exact import compare
 from lpverify.files import provenance, read_text
