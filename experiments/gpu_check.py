@@ -117,7 +117,7 @@ def drafted_view(vocab_size: int, paths: int, depth: int, device: torch.device) 
         path = int((tree.node_of[:, tree.depth[node]] == node).argmax())
         order.append(1 + path * depth + int(tree.depth[node]) - 1)
     inner = int((tree.depth < depth).sum())
-    return DraftTree(*tree.fields, target[order], draft[order[:inner]])
+    return DraftTree.of(tree, target[order], draft[order[:inner]])
 
 
 def check_verification(device: torch.device, smoke: bool) -> list[dict[str, Any]]:

@@ -96,7 +96,7 @@ def test_verifiers_leave_the_rows_alone() -> None:  # fault S14
     pair = tables("skewed-3")
     drafted = draft_paths(pair, pair.draft.start([]), 0, Keys(0, "x").drafting(0, 3, 2), Sampling())
     rows = torch.full((len(drafted.tree.parent), 3), 1 / 3, dtype=torch.float64)
-    view = DraftTree(*drafted.tree.fields, rows.clone(), drafted.rows.clone())
+    view = DraftTree.of(drafted.tree, rows.clone(), drafted.rows.clone())
     for name in (*ALGORITHMS, *ALGORITHMS):
         if name not in ("autoregressive", "assisted"):
             float(expected_accepted(verifier(name)(view)))
@@ -160,7 +160,7 @@ def test_expected_committed_is_expected_accepted_plus_1_away_from_the_end(name: 
     pair = tables("skewed-3")
     drafted = draft_paths(pair, pair.draft.start([]), 0, Keys(0, "x").drafting(0, 3, 2), Sampling())
     rows = torch.softmax(torch.arange(3.0 * len(drafted.tree.parent), dtype=torch.float64).reshape(-1, 3).sin(), -1)
-    law = verifier(name)(DraftTree(*drafted.tree.fields, rows, drafted.rows))
+    law = verifier(name)(DraftTree.of(drafted.tree, rows, drafted.rows))
     np.testing.assert_allclose(engine.expected_committed(law, 9, frozenset()), expected_accepted(law) + 1, rtol=1e-12)
     np.testing.assert_allclose(engine.expected_committed(law, 1, frozenset()), 1, rtol=1e-12)
     eos, brute = frozenset({1}), 0.0

@@ -53,7 +53,7 @@ def drafted_view(vocab_size: int, seed: int = 0) -> DraftTree:
         prefixes.append((*prefixes[parent], token))
     inner = [prefix for prefix in prefixes if len(prefix) < DEPTH]
     target, draft = (np.stack([laws(c)[i] for c in nodes]) for i, nodes in enumerate((prefixes, inner)))
-    return DraftTree(*tree.fields, torch.from_numpy(target), torch.from_numpy(draft))
+    return DraftTree.of(tree, torch.from_numpy(target), torch.from_numpy(draft))
 
 
 # The same algorithms as they stand on paper: a loop over nodes, a loop over tokens.
