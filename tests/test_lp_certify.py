@@ -33,7 +33,7 @@ def certificate_for(pair, seed=0):
     ranks = certify.repair(pair, random_table(pair, seed))
     rng = np.random.default_rng(seed)
     multipliers = tuple(rng.random(level.size) for level in pair.draft_paths)
-    return certify.certify(pair, ranks, multipliers, PATHS)[0]
+    return certify.certify(pair, ranks, multipliers, PATHS)
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,12 +44,13 @@ def test_any_table_and_any_multipliers_bound_the_optimum(seed, paths):
     ranks = certify.repair(pair, random_table(pair, seed))
     rng = np.random.default_rng(seed)
     multipliers = tuple(rng.exponential(size=level.size) for level in pair.draft_paths)
-    certificate, lower, upper = certify.certify(pair, ranks, multipliers, paths)
-    assert lower.value <= value + 1e-8
+    certificate = certify.certify(pair, ranks, multipliers, paths)
+    lower, upper = total(certificate.prefix_acceptance), certify.upper_bound(pair, multipliers, paths)
+    assert lower <= value + 1e-8
     assert upper >= value - 1e-8
     result = certify.check(pair, certificate)
     assert result.valid, result.violations
-    assert result.lower_bound == pytest.approx(lower.value)
+    assert result.lower_bound == pytest.approx(lower)
     assert result.upper_bound == pytest.approx(upper)
 
 
@@ -65,11 +66,11 @@ def test_exact_repair_and_bounds(seed):
     assert (columns == np.diff(ranks.edges)).all()
     assert ranks.edges[0] == 0
     assert ranks.edges[-1] == 1
-    lower = certify.lower_bound(pair, ranks, PATHS)
-    assert lower.selected[0][0] == 1
-    assert coverage.separate(pair.draft_paths, lower.selected, PATHS)[1] == 0
-    floats = certify.repair(pair.floats, random_table(pair, seed))
-    assert certify.lower_bound(pair.floats, floats, PATHS).value == pytest.approx(float(lower.value), abs=1e-12)
+    selected = certify.selection_distribution(pair, ranks, PATHS)
+    assert selected[0][0] == 1
+    assert coverage.separate(pair.draft_paths, selected, PATHS)[1] == 0
+    lower = float(total(coverage.prefix_acceptance(pair.target, selected)))
+    assert certify.Bounds(pair.floats, PATHS).see_ranks(random_table(pair, seed)) == pytest.approx(lower, abs=1e-12)
     certificate = certificate_for(pair.floats, seed)
     result = certify.check(pair, certificate, exact=True)
     assert result.valid
@@ -119,18 +120,12 @@ def test_ranking_by_price_attains_the_polymatroid_maximum():
     mass = pair.draft_paths[-1]
     edges = np.concatenate([[0.0], np.cumsum(mass[order])])
     edges[-1] = 1.0
-    selected = certify.lower_bound(pair, RankTable(edges, order, np.arange(9), mass[order]), PATHS).selected[-1]
+    ranks = RankTable(edges, order, np.arange(9), mass[order])
+    selected = certify.selection_distribution(pair, ranks, PATHS)[-1]
     chords = coverage.phi(edges[1:], PATHS) - coverage.phi(edges[:-1], PATHS)
     assert prices @ selected == pytest.approx(prices[order] @ chords)
-    assert certify.check(
-        pair,
-        certify.certify(
-            pair,
-            RankTable(edges, order, np.arange(9), mass[order]),
-            tuple(np.zeros(level.size) for level in pair.draft_paths),
-            PATHS,
-        )[0],
-    ).valid
+    free = tuple(np.zeros(level.size) for level in pair.draft_paths)
+    assert certify.check(pair, certify.certify(pair, ranks, free, PATHS)).valid
 
 
 def changed(levels, depth, index, factor=1.0, shift=0.0):

@@ -282,6 +282,6 @@ def test_a_table_on_few_bins_is_a_policy() -> None:
     spoilt = RankTable(
         ranks.edges, ranks.leaf, ranks.bin, ranks.mass * np.random.default_rng(0).uniform(0, 2, ranks.mass.size)
     )
-    bound = certify.lower_bound(pair, certify.repair(pair, spoilt), 3)
-    assert bound.value < solution.lower_bound
+    bounds = certify.Bounds(pair, 3)
+    assert bounds.see_ranks(spoilt) == bounds.lower < solution.lower_bound
     assert phi_mean_slope(0.0, 1.0, 3) == pytest.approx(1.0)

@@ -120,10 +120,10 @@ def audit(
     return AuditReport(name or type(subject).__name__, tuple(results), FALSE_ALARM if sampled else 0.0)
 
 
-def _cases(wanted: Sequence[str | Case] | None) -> list[Case]:
-    if wanted is None:
+def _cases(names: Sequence[str | Case] | None) -> list[Case]:
+    if names is None:
         return select(None)
-    groups = [[case] if isinstance(case, Case) else select([case]) for case in wanted]
+    groups = [[case] if isinstance(case, Case) else select([case]) for case in names]
     chosen = list({case.name: case for group in groups for case in group}.values())
     if not chosen:
         raise errors.fail("cases", got="none", expected="at least one")
@@ -169,13 +169,11 @@ def compare_distributions(pair: ModelPair, emitted: Array, rounds: int, toleranc
         return distance, None
     length = rounds * (pair.depth + 1)
     for depth in range(length + 1):  # the shortest prefixes that differ
-        got, wanted, wrong = (
-            x.reshape(pair.vocab_size**depth, -1).sum(axis=1) for x in (emitted, expected, impossible)
-        )
-        gap = abs(got - wanted)
-        if evaluate.total_variation(got, wanted) > tolerance or depth == length:
+        got, right, wrong = (x.reshape(pair.vocab_size**depth, -1).sum(axis=1) for x in (emitted, expected, impossible))
+        gap = abs(got - right)
+        if evaluate.total_variation(got, right) > tolerance or depth == length:
             break
-    never = (wanted == 0) & (wrong > 0)
+    never = (right == 0) & (wrong > 0)
     index = int(np.argmax(np.where(never, gap, -1) if never.any() else gap))
     return distance, _difference(pair, emitted, expected, depth, index)
 
@@ -196,14 +194,14 @@ def _difference(pair: ModelPair, emitted: Array, expected: Array, depth: int, in
     if depth == 0:
         message = f"the emitted probabilities sum to {_shown(emitted.sum())}"
         return Finding("law", message, (), expected.sum(), emitted.sum())
-    got, wanted = (x.reshape(pair.vocab_size**depth, -1)[index].sum() for x in (emitted, expected))
+    got, right = (x.reshape(pair.vocab_size**depth, -1)[index].sum() for x in (emitted, expected))
     prefix = tree.prefix_of(index, depth, pair.vocab_size)
     words, first = [pair.tokens[token] for token in prefix], pair.depth + 1
     shown = " ".join(words[:first]) + (" | " + " ".join(words[first:]) if len(words) > first else "")
-    difference = f"probability {_shown(got)}, expected {_shown(wanted)}"
+    difference = f"probability {_shown(got)}, expected {_shown(right)}"
     message = f'the emitted distribution differs from the target at "{shown}": {difference}'
-    kind = "impossible token" if wanted == 0 else "law"
-    return Finding(kind, message, prefix, evaluate.scalar(wanted), evaluate.scalar(got))
+    kind = "impossible token" if right == 0 else "law"
+    return Finding(kind, message, prefix, evaluate.scalar(right), evaluate.scalar(got))
 
 
 def _shown(value: Any) -> str:

@@ -68,11 +68,11 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in every}
 
 
-def select(wanted: Sequence[str] | None) -> list[Case]:
+def select(names: Sequence[str] | None) -> list[Case]:
     """Cases by name.
 
     Args:
-        wanted: names of cases without or with " K=...", or ``PROBLEM:K`` for a problem file or a built-in example; None
+        names: names of cases without or with " K=...", or ``PROBLEM:K`` for a problem file or a built-in example; None
             is the whole table.
 
     Raises:
@@ -82,15 +82,15 @@ def select(wanted: Sequence[str] | None) -> list[Case]:
     ['coin K=1', 'coin K=2', 'coin K=3', 'coin K=1 two rounds', 'skewed-3 K=2']
     """
     table = cases()
-    if wanted is None:
+    if names is None:
         return list(table.values())
     chosen: dict[str, Case] = {}
-    for name in wanted:
+    for name in names:
         of_table = [case for case in table.values() if name in (case.name, case.name.split(" K=")[0])]
         problem, separator, paths = name.rpartition(":")
         if not of_table and not (separator and paths.isdecimal()):
-            names = ", ".join(dict.fromkeys(case.split(" K=")[0] for case in table))
-            raise errors.fail("case", got=repr(name), expected=f"PROBLEM:K, or one of {names}")
+            known = ", ".join(dict.fromkeys(case.split(" K=")[0] for case in table))
+            raise errors.fail("case", got=repr(name), expected=f"PROBLEM:K, or one of {known}")
         if not of_table:
             loaded = load_problem(problem, num_paths=errors.integer(f"paths of case {problem}", int(paths), min=1))
             of_table = [Case(f"{loaded.name} K={paths}", loaded)]

@@ -30,7 +30,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,14 +51,6 @@ ABSOLUTE = 1e-13
 ROUNDING_BITS = 60
 """`repair` in Fractions rounds table entries down to multiples of 2^-60 of their row, `check` multipliers to 2^-40."""
 MULTIPLIER_BITS = 40
-
-
-class LowerBound(NamedTuple):
-    """``value`` = sum of f, attained by block verification of the path of smallest rank."""
-
-    value: Any
-    selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
-    prefix_acceptance: Levels  # f(c), likewise
 
 
 @dataclass(frozen=True)
@@ -110,13 +102,14 @@ def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
     return RankTable(edges=edges, leaf=leaf, bin=column, mass=mass)
 
 
-def lower_bound(pair: ModelPair, ranks: RankTable, num_paths: int) -> LowerBound:
-    """The block efficiency of the policy that ranks K = ``num_paths`` paths by ``ranks``, a legal table (`repair`)."""
+def selection_distribution(pair: ModelPair, ranks: RankTable, num_paths: int) -> Levels:
+    """Q*(c) of the path of smallest rank among K = ``num_paths``, one (V**i,) array per level i = 0..L.
+
+    ``ranks`` must be legal (`repair`).
+    """
     slopes = np.asarray(phi_mean_slope(ranks.edges[:-1], np.diff(ranks.edges), num_paths))
     leaf_mass = accumulate(ranks.leaf, ranks.mass * slopes[ranks.bin], pair.draft_paths[-1].size)
-    selected = up_the_tree(leaf_mass, pair.vocab_size, pair.depth)
-    acceptance = prefix_acceptance(pair.target, selected)
-    return LowerBound(total(acceptance), selected, acceptance)
+    return up_the_tree(leaf_mass, pair.vocab_size, pair.depth)
 
 
 def path_prices(pair: ModelPair, multipliers: Levels) -> Levels:
@@ -154,13 +147,13 @@ def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
     return 1 + (pair.target[0][0] * multipliers[1]).sum() + (heights[order] * chords).sum()
 
 
-def certify(
-    pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int
-) -> tuple[Certificate, LowerBound, Any]:
-    """Certificate of a legal table and multipliers >= 0, with the lower bound and the upper bound that they prove."""
-    lower = lower_bound(pair, ranks, num_paths)
-    certificate = Certificate(num_paths, ranks, lower.selected, lower.prefix_acceptance, multipliers)
-    return certificate, lower, upper_bound(pair, multipliers, num_paths)
+def certify(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int) -> Certificate:
+    """Certificate of a legal table (`repair`) and multipliers >= 0.
+
+    It proves the lower bound ``total(prefix_acceptance)`` and the upper bound `upper_bound`.
+    """
+    selected = selection_distribution(pair, ranks, num_paths)
+    return Certificate(num_paths, ranks, selected, prefix_acceptance(pair.target, selected), multipliers)
 
 
 class Bounds:
@@ -177,10 +170,11 @@ class Bounds:
     def see_ranks(self, ranks: RankTable) -> float:
         """Turn any nonnegative table into a lower bound, and return it."""
         legal = repair(self.pair, ranks)
-        bound = lower_bound(self.pair, legal, self.num_paths)
-        if bound.value > self.lower:
-            self.lower, self.ranks, self.best = float(bound.value), legal, bound
-        return float(bound.value)
+        selected = selection_distribution(self.pair, legal, self.num_paths)
+        bound = float(total(prefix_acceptance(self.pair.target, selected)))
+        if bound > self.lower:
+            self.lower, self.ranks = bound, legal
+        return bound
 
     def see_multipliers(self, multipliers: Levels) -> float:
         """Turn any multipliers >= 0 into an upper bound, and return it."""
@@ -191,9 +185,7 @@ class Bounds:
 
     def certificate(self) -> Certificate:
         """What proves both bounds."""
-        return Certificate(
-            self.num_paths, self.ranks, self.best.selected, self.best.prefix_acceptance, self.multipliers
-        )
+        return certify(self.pair, self.ranks, self.multipliers, self.num_paths)
 
 
 def bounded(lower: Any, upper: Any, *, status: str, method: str, began: float, **fields: Any) -> LpSolution:
@@ -248,8 +240,8 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
     if exact:
         return _check_exact(pair, certificate)
     pair, num_paths = pair.floats, certificate.num_paths
-    given = certificate.ranks
-    ranks = RankTable(as_float(given.edges), given.leaf, given.bin, as_float(given.mass))
+    table = certificate.ranks
+    ranks = RankTable(as_float(table.edges), table.leaf, table.bin, as_float(table.mass))
     selected, acceptance, multipliers = (
         tuple(as_float(level) for level in levels)
         for levels in (certificate.selected, certificate.prefix_acceptance, certificate.multipliers)
@@ -265,7 +257,7 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
     margin = (pair.depth + 1) * ROW_SUM_TOLERANCE
     slack.require("a column of the ranks misses its bin", np.abs(columns - widths) - margin)
     if not slack.violations:
-        proved = lower_bound(pair, ranks, num_paths).selected
+        proved = selection_distribution(pair, ranks, num_paths)
         for depth, (claimed, legal) in enumerate(zip(selected, proved, strict=True)):
             what = f"the selection distribution is not the ranks', level {depth},"
             slack.require(what, np.abs(claimed - legal), legal)
@@ -315,10 +307,6 @@ def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     """
     if not pair.rational:
         raise errors.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
-    return _made_exact(pair, certificate)[0]
-
-
-def _made_exact(pair: ModelPair, certificate: Certificate) -> tuple[Certificate, LowerBound, Any]:
     multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
     return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
 
@@ -331,8 +319,9 @@ def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:
         violations.append("a rank mass is negative")
     if any((level < 0).any() for level in certificate.multipliers[1:]):
         violations.append("a multiplier is negative")
-    _, lower, upper = _made_exact(pair, certificate)
-    return CertificateCheck(lower.value, upper, not violations, tuple(violations))
+    legal = exact_certificate(pair, certificate)
+    upper = upper_bound(pair, legal.multipliers, legal.num_paths)
+    return CertificateCheck(total(legal.prefix_acceptance), upper, not violations, tuple(violations))
 
 
 class _Slack:

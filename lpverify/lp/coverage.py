@@ -227,10 +227,10 @@ class _Edges:
             tangent = divide(rise, right, where_zero=np.inf)
         touch = np.argmin(tangent, axis=1)[:, None]
         rises = rise[:, -1:] > 0
-        kept = (np.arange(self.run.shape[1]) < touch) | ~rises
+        stays = (np.arange(self.run.shape[1]) < touch) | ~rises
         own_run, own_rise = (np.where(rises, np.take_along_axis(part, touch, axis=1), edge) for part in (right, rise))
         return _Edges(
-            run=np.concatenate([np.where(kept, self.run, edge), own_run], axis=1),
-            rise=np.concatenate([np.where(kept, self.rise, edge), own_rise], axis=1),
+            run=np.concatenate([np.where(stays, self.run, edge), own_run], axis=1),
+            rise=np.concatenate([np.where(stays, self.rise, edge), own_rise], axis=1),
             owner=np.concatenate([self.owner, owners[:, None]], axis=1),
         )

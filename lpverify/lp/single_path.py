@@ -30,7 +30,7 @@ from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import LpSolution, RankTable
 from lpverify.lp import certify, highs
 from lpverify.lp.coverage import prefix_acceptance
-from lpverify.numerics import Array, Levels, ones, zeros
+from lpverify.numerics import Array, Levels, ones, total, zeros
 
 MAX_LP_NODES = 20_000
 """Largest tree that `solve_as_lp` takes; the closed form has no limit."""
@@ -53,11 +53,9 @@ def solve(pair: ModelPair) -> LpSolution:
         multipliers.append(level)
         sums = (pair.target[depth - 1] * level.reshape(-1, pair.vocab_size)).sum(axis=1)
     multipliers.append(zeros(1, pair.target[0]))
-    certificate, lower, upper = certify.certify(pair, one_bin(pair), tuple(multipliers[::-1]), 1)
-    assert not pair.rational or lower.value == upper
-    return certify.bounded(
-        lower.value, upper, status="optimal", method="closed form", began=began, certificate=certificate
-    )
+    solution = _solution(pair, tuple(multipliers[::-1]), status="optimal", method="closed form", began=began)
+    assert not pair.rational or solution.exact is not None
+    return solution
 
 
 def solve_as_lp(pair: ModelPair) -> LpSolution:
@@ -86,10 +84,13 @@ def solve_as_lp(pair: ModelPair) -> LpSolution:
         tolerance=1e-10,
     )
     multipliers = split_levels(np.maximum(point.row_duals, 0.0), pair, 0.0)
-    certificate, lower, upper = certify.certify(pair, one_bin(pair), multipliers, 1)
-    return certify.bounded(
-        lower.value, upper, status=point.status, method="HiGHS", began=began, certificate=certificate
-    )
+    return _solution(pair, multipliers, status=point.status, method="HiGHS", began=began)
+
+
+def _solution(pair: ModelPair, multipliers: Levels, **fields: Any) -> LpSolution:
+    certificate = certify.certify(pair, one_bin(pair), multipliers, 1)
+    upper = certify.upper_bound(pair, multipliers, 1)
+    return certify.bounded(total(certificate.prefix_acceptance), upper, certificate=certificate, **fields)
 
 
 def one_bin(pair: ModelPair) -> RankTable:
