@@ -125,6 +125,7 @@ def test_false_alarms_and_misses_are_as_rare_as_stated() -> None:
     assert stats.binom.cdf(rejected(shifted), samples, 0.99) > 1e-9
 
 
+@pytest.mark.heavy
 def test_total_variation_of_one_percent_is_found() -> None:
     """A law 0.01 from the target's: 1/60 more acceptance of token 0. The right one raises no alarm."""
     [case] = select(["one step K=1"])
@@ -468,7 +469,7 @@ def test_bad_files(text: str, name: str, message: str, tmp_path: Path) -> None:
 def test_bad_command_arguments(tmp_path: Path) -> None:
     for arguments, message in [
         (("nonsense",), "verifier: got 'nonsense', expected FILE.py:FUNCTION or one of token"),
-        ((f"{tmp_path}/none.py:f",), "none.py, which is no file"),
+        ((f"{tmp_path}/none.py:f",), "none.py, which does not exist"),
         (("bv", "--cases", "nonsense"), "case: got 'nonsense'"),
         (("bv", "--draws", "0"), "draws: got 0"),
         (("bv", "--draws", "many"), "got 'many', expected an integer"),
