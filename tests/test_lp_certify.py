@@ -33,7 +33,7 @@ def certificate_for(pair, seed=0):
     ranks = certify.repair(pair, random_table(pair, seed))
     rng = np.random.default_rng(seed)
     multipliers = tuple(rng.random(level.size) for level in pair.draft_paths)
-    return certify.certify(pair, ranks, multipliers, PATHS)
+    return certify.certificate_of(pair, ranks, multipliers, PATHS)
 
 
 @settings(max_examples=40, deadline=None)
@@ -44,7 +44,7 @@ def test_any_table_and_any_multipliers_bound_the_optimum(seed, paths):
     ranks = certify.repair(pair, random_table(pair, seed))
     rng = np.random.default_rng(seed)
     multipliers = tuple(rng.exponential(size=level.size) for level in pair.draft_paths)
-    certificate = certify.certify(pair, ranks, multipliers, paths)
+    certificate = certify.certificate_of(pair, ranks, multipliers, paths)
     lower, upper = total(certificate.prefix_acceptance), certify.upper_bound(pair, multipliers, paths)
     assert lower <= value + 1e-8
     assert upper >= value - 1e-8
@@ -125,7 +125,7 @@ def test_ranking_by_price_attains_the_polymatroid_maximum():
     chords = coverage.phi(edges[1:], PATHS) - coverage.phi(edges[:-1], PATHS)
     assert prices @ selected == pytest.approx(prices[order] @ chords)
     free = tuple(np.zeros(level.size) for level in pair.draft_paths)
-    assert certify.check(pair, certify.certify(pair, ranks, free, PATHS)).valid
+    assert certify.check(pair, certify.certificate_of(pair, ranks, free, PATHS)).valid
 
 
 def changed(levels, depth, index, factor=1.0, shift=0.0):

@@ -136,7 +136,7 @@ def start_for(pair, paths):
     """A certificate with the multipliers of cutting planes and a blind choice of path."""
     multipliers = reference.solve_by_cuts(pair.floats, paths).details["multipliers"]
     ranks = certify.repair(pair.floats, single_path.one_bin(pair.floats))
-    return certify.certify(pair.floats, ranks, multipliers, paths)
+    return certify.certificate_of(pair.floats, ranks, multipliers, paths)
 
 
 def test_start_gives_the_same_fraction():
@@ -162,7 +162,7 @@ def test_beyond_the_limit_a_certificate_gives_rational_bounds():
         exact_optimum(pair, 2)
     ranks = certify.repair(pair.floats, single_path.one_bin(pair.floats))
     multipliers = single_path.solve(pair.floats).certificate.multipliers
-    start = certify.certify(pair.floats, ranks, multipliers, 2)
+    start = certify.certificate_of(pair.floats, ranks, multipliers, 2)
     solution = exact_optimum(pair, 2, start)
     assert solution.exact is None
     lower, upper = solution.exact_bounds

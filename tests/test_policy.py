@@ -116,7 +116,7 @@ def test_any_legal_table_is_lossless() -> None:
         rough = RankTable(np.linspace(0, 1, 6), np.repeat(np.arange(9), 5), np.tile(np.arange(5), 9), mass)
         start = single_path.solve(pair).certificate
         assert start is not None
-        legal = certify.certify(pair, certify.repair(pair, rough), start.multipliers, 2)
+        legal = certify.certificate_of(pair, certify.repair(pair, rough), start.multipliers, 2)
         result = evaluate(VerifyProblem(pair, 2), verifier("policy", legal))
         assert result.law_error == 0
         assert result.block_efficiency == total(legal.prefix_acceptance)

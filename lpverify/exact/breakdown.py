@@ -23,6 +23,7 @@ import numpy as np
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.prefix_tree import index_of
+from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.numerics import Array
 
 
@@ -47,23 +48,23 @@ class Balance:
     naive_law_error: Any  # total variation of ``naive`` to p
 
 
-def balance(pair: ModelPair, prefix: Sequence[int] = ()) -> Balance:
+def balance(problem: ProblemLike, prefix: Sequence[int] = ()) -> Balance:
     """The token rule at the position after ``prefix``.
 
     Args:
-        pair: target and draft tables.
-        prefix: token ids, fewer than ``pair.depth``.
+        problem: what `as_problem` takes: a problem, a pair, a built-in name, a file.
+        prefix: token ids, fewer than the depth.
 
     Raises:
         InputError: the prefix is too long, or a token is outside the vocabulary.
 
-    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
-    >>> result = balance(pair)
+    >>> result = balance("one-position")
     >>> [round(float(x), 10) for x in result.emitted], [round(float(x), 10) for x in result.naive]
     ([0.2, 0.5, 0.3], [0.28, 0.5, 0.22])
     >>> round(float(result.naive_law_error), 10)
     0.08
     """
+    pair = as_problem(problem).pair
     if len(prefix) >= pair.depth:
         expected = f"at most {pair.depth - 1} (the depth is {pair.depth})"
         raise errors.fail("prefix", got=f"{len(prefix)} tokens", expected=expected)

@@ -21,6 +21,7 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import prefix_acceptance
 from lpverify.numerics import Levels, ones, total
 from lpverify.verifiers import Verifier, names, verifier
@@ -70,7 +71,7 @@ def closed_form(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) 
     >>> [closed_form(pair, name, 2).block_efficiency for name in ("gbv", "tgbv", "pbv")]
     [2.4375, 3.0, 3.0]
     """
-    num_paths = errors.integer("paths (K)", num_paths, min=1)
+    num_paths = errors.integer("num_paths (K)", num_paths, min=1)
     known = names(closed_form=True)
     checked = algorithm if isinstance(algorithm, Verifier) else verifier(errors.choice("algorithm", algorithm, known))
     if checked.closed_form is None:
@@ -88,14 +89,25 @@ def closed_form(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) 
     return ClosedForm(checked.name, num_paths, prefix_acceptance(pair.target, selected), selected)
 
 
-def block_efficiency(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) -> float | Fraction:
-    """Exact expected tokens per target call of a verifier with a closed form; arguments and errors of `closed_form`.
+def block_efficiency(problem: ProblemLike, algorithm: Verifier | str, num_paths: int | None = None) -> float | Fraction:
+    """Exact expected tokens per target call of a verifier with a closed form.
 
-    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
-    >>> round(block_efficiency(pair, "pbv", num_paths=2), 12)
-    1.84
+    Args:
+        problem: what `as_problem` takes: a problem, a pair, a built-in name, a file.
+        algorithm: a verifier, or its name.
+        num_paths: K; None: the problem's.
+
+    Returns:
+        A Fraction for a rational problem, else a float.
+
+    Raises:
+        InputError: as `closed_form`.
+
+    >>> block_efficiency("one-position", "pbv", num_paths=2)
+    Fraction(46, 25)
     """
-    return closed_form(pair, algorithm, num_paths).block_efficiency
+    checked = as_problem(problem, num_paths)
+    return closed_form(checked.pair, algorithm, checked.num_paths).block_efficiency
 
 
 def selection_distribution(pair: ModelPair, num_paths: int, split: SplitRule) -> Levels:

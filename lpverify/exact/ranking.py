@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lpverify.core.model_pair import ModelPair
-from lpverify.core.problem import VerifyProblem
+from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import phi_chord, prefix_acceptance
 from lpverify.numerics import divide
 
@@ -53,18 +53,18 @@ class RankingResult:
     complete: bool
 
 
-def best_ranking(problem: VerifyProblem, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
+def best_ranking(problem: ProblemLike, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
     """The best leaf order, in float64: of all orders where ``effort`` allows it, else of a local search.
 
     Args:
-        problem: target, draft and K.
+        problem: what `as_problem` takes.
         seed: of the random moves of the local search.
         effort: maximum number of orders tried x leaves x K.
 
-    >>> pair = ModelPair.from_levels([[[0.2, 0.5, 0.3]]], [[[0.6, 0.3, 0.1]]])
-    >>> round(best_ranking(VerifyProblem(pair, num_paths=2)).block_efficiency, 12)
+    >>> round(best_ranking(as_problem("one-position", num_paths=2)).block_efficiency, 12)
     1.84
     """
+    problem = as_problem(problem)
     pair = problem.pair.floats
     active = np.flatnonzero(pair.draft_paths[-1] > 0)
     if problem.num_paths == 1:  # nothing to choose from: any order gives block verification

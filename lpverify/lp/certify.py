@@ -38,6 +38,7 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.core.results import Certificate, LpSolution, RankTable
 from lpverify.core.rows import ROW_SUM_TOLERANCE
 from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
@@ -147,7 +148,7 @@ def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
     return 1 + (pair.target[0][0] * multipliers[1]).sum() + (heights[order] * chords).sum()
 
 
-def certify(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int) -> Certificate:
+def certificate_of(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int) -> Certificate:
     """Certificate of a legal table (`repair`) and multipliers >= 0.
 
     It proves the lower bound ``total(prefix_acceptance)`` and the upper bound `upper_bound`.
@@ -185,7 +186,7 @@ class Bounds:
 
     def certificate(self) -> Certificate:
         """What proves both bounds."""
-        return certify(self.pair, self.ranks, self.multipliers, self.num_paths)
+        return certificate_of(self.pair, self.ranks, self.multipliers, self.num_paths)
 
 
 def bounded(lower: Any, upper: Any, *, status: str, method: str, began: float, **fields: Any) -> LpSolution:
@@ -210,7 +211,7 @@ def bounded(lower: Any, upper: Any, *, status: str, method: str, began: float, *
     )
 
 
-def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
+def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
     """Check a certificate without a solver and recompute both bounds.
 
     Lower side: T >= 0; row sums Q(leaf); edges from 0 to 1, never falling; column sums equal to the bin widths;
@@ -219,7 +220,7 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
     probability rows may miss a sum of 1 by) and for the marginals of the bins ``1e-9 * (L+1)``.
 
     Args:
-        pair: target and draft tables.
+        problem: target and draft tables, or what `as_problem` takes; its K is not used.
         certificate: as a solver returned it, or read from a file.
         exact: work in Fractions without tolerance (rational pairs only). The float T and lambda are first made
             feasible exactly (`repair`; lambda rounded to multiples of 2^-40); f and Q* follow from T. What remains to
@@ -236,6 +237,7 @@ def check(pair: ModelPair, certificate: Certificate, *, exact: bool = False) -> 
     >>> check(coin, single_path.solve(coin).certificate)
     CertificateCheck(lower_bound=1.65, upper_bound=1.65, valid=True, violations=())
     """
+    pair = as_problem(problem).pair
     _shapes(pair, certificate)
     if exact:
         return _check_exact(pair, certificate)
@@ -308,7 +310,7 @@ def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     if not pair.rational:
         raise errors.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
     multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
-    return certify(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
+    return certificate_of(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
 
 
 def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:

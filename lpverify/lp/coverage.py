@@ -109,7 +109,7 @@ def node_relaxation(pair: ModelPair, num_paths: int) -> tuple[Any, Levels]:
     >>> round(float(node_relaxation(coin, 2)[0]), 12)
     1.89
     """
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     acceptance = prefix_acceptance(pair.target, [phi(level, num_paths) for level in pair.draft_paths])
     return total(acceptance), acceptance
 
@@ -191,7 +191,7 @@ def separate(draft_paths: Levels, acceptance: Levels, num_paths: int) -> tuple[M
     >>> [level.nonzero()[0].tolist() for level in mask], round(float(violation), 3)
     ([[], [], [0, 2]], 0.2)
     """
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     vertices = hull(draft_paths, acceptance)
     excess = vertices.height - phi(vertices.mass, num_paths)
     best = int(np.argmax(excess))

@@ -1,7 +1,7 @@
 r"""The same programs as cvxpy problems, to change in a notebook: add a constraint, replace the objective, solve again.
 
     from lpverify.lp import cvx
-    program = cvx.multi_path_program(pair, num_paths=2, bins=16)
+    program = cvx.multi_path_program("skewed-3", num_paths=2, bins=16)
     program.solve()                                               # about the optimum
     first = program.variables["prefix_acceptance"][1]             # f of the one-token prefixes
     program.with_constraints([first[0] <= 0.1]).solve()           # what if token 0 may pass at most 10% of the time?
@@ -21,6 +21,7 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import phi_mean_slope
 
 if TYPE_CHECKING:
@@ -55,20 +56,22 @@ class CvxProgram:
         return replace(self, problem=problem, constraints={**self.constraints, "extra": every})
 
 
-def single_path_program(pair: ModelPair) -> CvxProgram:
+def single_path_program(problem: ProblemLike) -> CvxProgram:
     r"""One draft path (theory 1).
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,
                                  f(cx) <= p(x|c) f(c) ("target"),  f(c) <= Q(c) ("draft")
 
-    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
-    >>> round(single_path_program(coin).solve(), 6)
-    1.65
+    >>> round(single_path_program("one-position").solve(), 6)
+    1.6
     """
-    return _program(pair.floats, pair.floats.draft_paths)
+    pair = as_problem(problem).pair.floats
+    return _program(pair, pair.draft_paths)
 
 
-def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[float]) -> CvxProgram:
+def multi_path_program(
+    problem: ProblemLike, num_paths: int | None = None, bins: int | Sequence[float] = 16
+) -> CvxProgram:
     r"""K paths, rank-quantile formulation (theory 2.4): any bins give a policy, hence a lower bound on the optimum.
 
     maximise  sum_c f(c)   s.t.  f(root) = 1 ("root"),  f >= 0,  f(cx) <= p(x|c) f(c) ("target"),
@@ -77,8 +80,8 @@ def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[flo
                                  sum_leaf T(leaf, b) = width_b ("columns")
 
     Args:
-        pair: target and draft tables; floats are used.
-        num_paths: K.
+        problem: what `as_problem` takes; floats are used.
+        num_paths: K; None: the problem's.
         bins: a number of bins, whose edges have equal ``phi`` (the smallest of K ranks is as likely in each), or the
             edges from 0 to 1.
 
@@ -86,7 +89,8 @@ def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[flo
         InputError: bad edges, or K < 1. SizeError: more than 10^6 table entries.
     """
     cvxpy = _cvxpy()
-    errors.integer("paths (K)", num_paths, min=1)
+    checked = as_problem(problem, num_paths)
+    pair, num_paths = checked.pair.floats, checked.num_paths
     if isinstance(bins, int):
         count = errors.integer("bins", bins, min=1)
         edges = 1 - (1 - np.linspace(0, 1, count + 1)) ** (1 / num_paths)
@@ -94,7 +98,6 @@ def multi_path_program(pair: ModelPair, num_paths: int, bins: int | Sequence[flo
         edges = np.asarray(bins, dtype=np.float64)
         if edges.ndim != 1 or edges.size < 2 or edges[0] != 0 or edges[-1] != 1 or not (np.diff(edges) > 0).all():
             raise errors.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
-    pair = pair.floats
     leaf_mass, widths = pair.draft_paths[-1], np.diff(edges)
     if leaf_mass.size * widths.size > MAX_TABLE:
         raise errors.too_large(

@@ -52,7 +52,7 @@ def solve(
         InputError: K < 1. SizeError: leaves x bins exceed 400,000.
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     pair = pair.floats
     leaves = pair.draft_paths[-1].size
     edges = np.linspace(0.0, 1.0, FIRST_BINS + 1)

@@ -65,7 +65,7 @@ def solve(pair: ModelPair, num_paths: int) -> LpSolution:
     1.89
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     if pair.depth != 1:
         raise errors.fail("depth for the one-step closed form", got=pair.depth, expected="1")
     value = 1 + best_set(pair.target[0][0], pair.draft[0][0], num_paths)[0]

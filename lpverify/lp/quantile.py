@@ -81,7 +81,7 @@ def solve(
     >>> round(solve(coin, 2).value, 8)
     1.89
     """
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     pair = pair.floats
     if pair.nodes > MAX_NODES:
         raise errors.too_large(

@@ -66,7 +66,7 @@ def exact_optimum(
     Fraction(189, 100)
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     if not pair.rational:
         raise errors.fail("exact optimum", got="a problem in floating point", expected="rational probabilities")
     lower, upper = Fraction(1), Fraction(pair.depth + 1)

@@ -72,7 +72,7 @@ def solve_antichains(pair: ModelPair, num_paths: int) -> LpSolution:
     (1.89, 1.89)
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     subtree, depth = 2, 1
     while depth < pair.depth and subtree < MAX_ANTICHAINS:  # the exact number may have millions of digits
         subtree, depth = 1 + subtree**pair.vocab_size, depth + 1
@@ -150,7 +150,7 @@ def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, m
         InputError: K < 1. SizeError: more than 5,000 nodes.
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     if pair.nodes > MAX_CUT_NODES:
         raise errors.too_large(
             "cutting planes",
@@ -220,7 +220,7 @@ def solve_flow(pair: ModelPair, num_paths: int) -> LpSolution:
         InputError: K < 1. SizeError: more than 200,000 flow variables.
     """
     began = time.perf_counter()
-    errors.integer("paths (K)", num_paths, min=1)
+    errors.integer("num_paths (K)", num_paths, min=1)
     leaves = tree.level_size(pair.vocab_size, pair.depth)
     flows = comb(leaves + num_paths - 1, num_paths) * num_paths * pair.depth
     if flows > MAX_FLOWS:

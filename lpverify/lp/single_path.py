@@ -88,7 +88,7 @@ def solve_as_lp(pair: ModelPair) -> LpSolution:
 
 
 def _solution(pair: ModelPair, multipliers: Levels, **fields: Any) -> LpSolution:
-    certificate = certify.certify(pair, one_bin(pair), multipliers, 1)
+    certificate = certify.certificate_of(pair, one_bin(pair), multipliers, 1)
     upper = certify.upper_bound(pair, multipliers, 1)
     return certify.bounded(total(certificate.prefix_acceptance), upper, certificate=certificate, **fields)
 
