@@ -3,8 +3,8 @@
 Any partition of the tokens that is a function of the rows is lossless: a split treats the buckets as children of masses
 p(bucket), q(bucket), and inside a bucket it is neutral, q*(x|c) = q(x|c) q*(bucket)/q(bucket). Tokens are put into
 `FINE` bins of log2(p/q), read off the bits of the float32 ratio, so nothing is sorted; the bins are then cut into at
-most ``limit`` buckets of equal mass p + q, because where the boundaries lie matters more than their number. Tokens
-with q = 0 have a bucket of their own: a draft never proposes them.
+most ``limit`` buckets, narrow where much of p and q lies, because where the boundaries lie matters more than their
+number. Tokens with q = 0 have a bucket of their own: a draft never proposes them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOWEST = (127 - OCTAVES) << BITS
 """The leading bits, sign and exponent included, of the float32 ratio 2^-OCTAVES."""
 
 UNEVEN = 0.381966
-"""Offset of the cuts from multiples of the bucket mass: equal masses on paper never lie on a cut."""
+"""Offset of the cuts from multiples of the bucket weight: weights that are equal on paper never lie on a cut."""
 
 Bins = npt.NDArray[np.int16]
 
@@ -75,7 +75,7 @@ def children_of(target: Array, draft: Array, limit: int | None = BUCKETS) -> Chi
     >>> rows = np.array([[0.9, 0.05, 0.05, 0.0]]), np.array([[0.45, 0.05, 0.0, 0.5]])
     >>> merged = children_of(*rows, limit=2)
     >>> merged.of(0, [0, 1, 2, 3]).tolist(), merged.draft.round(2).tolist()
-    ([1, 0, 2, 0], [[0.55, 0.45, 0.0]])
+    ([1, 1, 2, 0], [[0.5, 0.5, 0.0]])
     """
     if limit is None or draft.shape[1] <= limit:
         return Children(target, draft)
@@ -115,11 +115,15 @@ def _bin_masses(index: Any, values: Array) -> Array:
 def cut(mass: Any, limit: int, xp: Any) -> Any:
     """The bucket of every bin, (m, FINE + 1), for bins of ``mass`` (m, FINE + 1), their p + q.
 
-    Bins are numbered by ratio, so buckets are intervals of the ratio; the bucket of a bin is decided by the mass before
-    its middle. Bin `FINE` is bucket ``limit``.
+    Bins are numbered by ratio, so buckets are intervals of the ratio. They have equal sums of the square root of the
+    mass: measured at V = 120 and 200 this loses 3 to 10 times less than equal mass, which leaves too few buckets to
+    the light bins. A heavy bin counts for one bucket at most, so that no bucket is left empty beside it. The bucket of
+    a bin is decided by what lies before its middle. Bin `FINE` is bucket ``limit``.
     """
-    before = xp.cumulative_sum(mass[:, :FINE], axis=1)
-    share = (before - mass[:, :FINE] / 2) * (limit / before[:, -1:])
+    weight = xp.sqrt(mass[:, :FINE])
+    weight = xp.minimum(weight, xp.sum(weight, axis=1, keepdims=True) / limit)
+    before = xp.cumulative_sum(weight, axis=1)
+    share = (before - weight / 2) * (limit / before[:, -1:])
     inside = xp.clip(xp.astype(xp.floor(share + UNEVEN), xp.int64), 0, limit - 1)
     return xp.concat([inside, xp.full_like(inside[:, :1], limit)], axis=1)
 
