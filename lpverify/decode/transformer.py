@@ -236,6 +236,13 @@ def load(
     return wrap(name, module if device_map is not None else module.to(device), tokenizer)
 
 
+def from_folder(folder: Path, *, dtype: torch.dtype, device: str) -> tuple[Any, Any]:
+    """Transformers model, in evaluation mode, and tokenizer of a local folder; nothing is downloaded."""
+    module: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return module.to(device).eval(), tokenizer
+
+
 def wrap(name: str, module: Any, tokenizer: Any) -> tuple[TransformersModel, TransformersTokenizer]:
     """A loaded model and tokenizer for the engine; a text ends where the model's own generation would end it."""
     ends = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
