@@ -99,8 +99,8 @@ def rows_of(
         predict(priced, with_full_acceptance(read_cells([("measured", document | {"settings": settings})])[0]))
         for document in documents
     )
-    by_cell = {(p.cell.algorithm, p.cell.paths, p.cell.depth): p for p in of_contexts}
-    return [row(p, by_cell[p.cell.algorithm, p.cell.paths, p.cell.depth], lines) for p in of_runs], seconds
+    by_cell = {p.cell.key: p for p in of_contexts}
+    return [row(p, by_cell[p.cell.key], lines) for p in of_runs], seconds
 
 
 def middle(documents: Sequence[Any]) -> Any:
@@ -113,7 +113,7 @@ def middle(documents: Sequence[Any]) -> Any:
 def row(prediction: Prediction, from_contexts: Prediction, lines: Sequence[Line]) -> dict[str, Any]:
     """One cell: of whole runs, of evenly spread contexts, and as decoded."""
     cell = prediction.cell
-    key = (cell.algorithm, cell.paths, cell.depth)
+    key = cell.key
     runs = [
         Generation.from_json(run)
         for line in lines
@@ -127,7 +127,7 @@ def row(prediction: Prediction, from_contexts: Prediction, lines: Sequence[Line]
     )
     return {
         "algorithm": cell.algorithm,
-        "paths": cell.paths,
+        "paths": cell.num_paths,
         "depth": cell.depth,
         "predicted": prediction.tokens_per_second,
         "predicted_se": prediction.se,

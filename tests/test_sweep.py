@@ -259,7 +259,7 @@ def change(old: str, new: str) -> Callable[[str], str]:
         (change("vocab = 2", "vocab = []"), "sweep.toml vocab: got an empty list"),
         (change("vocab = 2", "vocab = [[2]]"), "sweep.toml vocab: got [2], expected an integer >= 1"),
         (change("vocab = 2", "vocab = [2, true]"), "sweep.toml vocab: got True, expected an integer >= 1"),
-        (change("vocab = 2", "vocab = 0x1" + "0" * 5000), "sweep.toml vocab: got an integer with too many digits"),
+        (change("vocab = 2", "vocab = 0x1" + "0" * 5000), "sweep.toml vocab: got an integer of 20001 bits"),
         (change("vocab = 2", "vocab = 2.0"), "sweep.toml vocab: got 2.0"),
         (change("vocab = 2", "vocab = " + "[" * 5000 + "]" * 5000), "sweep.toml: got no TOML"),
         (change("vocab = 2", "vocab = 2\ntime_limit = inf"), "sweep.toml time_limit: got inf, expected a positive"),

@@ -1,4 +1,4 @@
-"""What ``lpverify advise`` measures on a pair: rounds of whole runs, and seconds of the parts of a round."""
+"""What ``lpverify advise`` measures on a pair of models: rounds of whole runs, and seconds of the parts of a round."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from lpverify.studies.session import OpenPair
     from lpverify.studies.throughput import Cell
 
-DEFAULT_ALGORITHMS = ("bv", "gbv", "tgbv", "pbv")
-
 
 @dataclass(frozen=True)
 class Bench:
-    """An open pair with prompts to measure after; ``settings`` describe them."""
+    """An open pair of models and the prompts to measure on; ``settings`` describes them for the document."""
 
     pair: OpenPair
     sampling: Sampling
@@ -29,12 +27,11 @@ class Bench:
 
     @classmethod
     def open(cls, options: ModelOptions) -> Bench:
-        """Check what was asked for and load the models. Raises InputError."""
+        """Check the options and load the models. Raises InputError."""
         from lpverify import errors
         from lpverify.cli.model_options import check_packages
 
         check_packages("advise", instead=", or give DOCUMENT and --costs")
-
         sampling = options.sampling
         errors.integer("--seed", options.seed, min=0)
         loaded = options.load_prompts()
@@ -46,26 +43,29 @@ class Bench:
         return cls(pair, sampling, requests, options.seed, settings)
 
     def runs(
-        self, names: Sequence[str] | None, paths: tuple[int, ...], depths: tuple[int, ...], tokens: int
+        self, algorithms: str | None, num_paths: tuple[int, ...], depths: tuple[int, ...], tokens: int
     ) -> dict[str, Any]:
-        """Block efficiency of whole runs: the document ``lpverify/runs@1``."""
+        """Measure block efficiency in whole runs; the document ``lpverify/runs@1``.
+
+        ``algorithms`` is the option; None stands for every algorithm of block verification with a closed form.
+        """
         from lpverify import errors
         from lpverify.cli.progress import bar
-        from lpverify.studies import rounds as renewal
+        from lpverify.studies import rounds
+        from lpverify.verifiers import verifier
 
-        wanted = DEFAULT_ALGORITHMS if names is None else names
-        for name in wanted:
-            errors.choice("--algorithms", name, renewal.ALGORITHMS)
+        names = tuple(name for name in rounds.ALGORITHMS if verifier(name).closed_form == "block")
+        if algorithms is not None:
+            names = errors.choices("--algorithms", algorithms, rounds.ALGORITHMS)
         eos = self.pair.tokenizer.eos
-        settings = renewal.RunSettings(paths, depths, tokens, sampling=self.sampling, seed=self.seed, eos=eos)
+        settings = rounds.RunSettings(num_paths, depths, tokens, sampling=self.sampling, seed=self.seed, eos=eos)
         with bar("texts", len(self.requests)) as update:
-            found = renewal.measure_runs(
-                self.pair.models, wanted, self.requests, settings, advance=partial(update, advance=1)
-            )
-        return found | {"settings": self.settings | {"tokens": tokens}}
+            advance = partial(update, advance=1)
+            document = rounds.measure_runs(self.pair.models, names, self.requests, settings, advance=advance)
+        return document | {"settings": self.settings | {"tokens": tokens}}
 
     def costs(self, cells: Sequence[Cell], context: int, repeats: int) -> dict[str, Any]:
-        """Seconds of all that ``cells`` need: the document ``lpverify/costs@1``."""
+        """Measure the seconds that ``cells`` need; the document ``lpverify/costs@1``."""
         from lpverify import errors
         from lpverify.cli.progress import bar
         from lpverify.studies import costs
@@ -73,11 +73,13 @@ class Bench:
         errors.integer("--context", context, min=1)
         errors.integer("--repeats", repeats, min=1)
         names = list(dict.fromkeys(cell.algorithm for cell in cells))
-        paths, depths = {cell.paths for cell in cells}, {cell.depth for cell in cells}
-        models, law = self.pair.models, self.sampling
+        num_paths, depths = {cell.num_paths for cell in cells}, {cell.depth for cell in cells}
+        pair, sampling = self.pair.models, self.sampling
         with bar("seconds", 2 * repeats + 1) as update:
-            shape = (repeats, context, max(depths))
             advance = partial(update, advance=1)
-            after = costs.typical_contexts(models, self.requests, *shape, law, seed=self.seed, advance=advance)
-            found = costs.measure(models, after, names, paths, depths, law, seed=self.seed, advance=advance)
-        return found | {"settings": self.settings | {"context": context, "repeats": repeats}}
+            shape = (repeats, context, max(depths))
+            contexts = costs.typical_contexts(pair, self.requests, *shape, sampling, seed=self.seed, advance=advance)
+            document = costs.measure(
+                pair, contexts, names, num_paths, depths, sampling, seed=self.seed, advance=advance
+            )
+        return document | {"settings": self.settings | {"context": context, "repeats": repeats}}

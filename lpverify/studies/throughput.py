@@ -1,9 +1,9 @@
-"""Tokens per second from costs and block efficiency: which algorithm, K and L are fastest on a machine.
+"""Predict tokens per second from costs and block efficiency: which algorithm, K and L are fastest on a machine.
 
-One round drafts K paths of L tokens, scores the pending token and the drafted nodes, n tokens in all, in one target
-pass, verifies, and leaves both caches with the committed tokens. With s_K seconds of one draft step at batch K, t(n) of
-a target pass, v_A(K, L) of verification by algorithm A, r(K) of all else and c of feeding the draft the last drafted
-token, which has to be done after rounds that accept all L of them:
+One round drafts K paths of L tokens, scores the pending token and the drafted nodes (n tokens) in one target pass,
+verifies, and leaves both caches with the committed tokens. Let s_K be the seconds of one draft step at batch K, t(n)
+those of a target pass, v_A(K, L) of verification by algorithm A, r(K) of everything else, and c of feeding the last
+drafted token to the draft, which is necessary after a round that accepts all L tokens. Then
 
     draft  = s_1 + (L - 1) s_K                     the first step is the same for all paths
     target = t(n)
@@ -12,10 +12,10 @@ token, which has to be done after rounds that accept all L of them:
 
     tokens per second = BE_A(K, L) / (draft + target + verify + cache)
 
-the ratio of means of a long run. Standard errors are those of BE alone: costs are taken as known.
+is the ratio of means of a long run. Standard errors are those of BE alone; costs are taken as known.
 
-Pr(tau >= j) is the same for every L >= j with verifiers that decide from the root down, and with those whose budgets
-do (THEORY 3 to 5); then Pr(tau = L) = BE(L) - BE(L - 1) with BE(0) = 1, see `with_full_acceptance`.
+For top-down verifiers, and for those whose prefix acceptance probabilities are computed top-down (theory 3 to 5),
+Pr(tau >= j) is the same for every L >= j. Then Pr(tau = L) = BE(L) - BE(L - 1) with BE(0) = 1.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from lpverify import errors
@@ -35,8 +36,11 @@ STAGES = ("draft", "target", "verify", "cache")
 class Table:
     """Seconds as a function of one or more numbers, linear between the given values of each.
 
-    ``at``: values of the first number, ascending; empty where it does not matter. ``entries``: seconds at each of them,
-    or a `Table` of the remaining numbers. ``name`` and ``unit`` are for messages.
+    Attributes:
+        name: For messages.
+        at: Values of the first number, ascending; empty if the seconds do not depend on it.
+        entries: Seconds at each of these values, or a `Table` of the remaining numbers.
+        unit: What the first number counts, for messages.
 
     >>> Table("target_pass", (1.0, 5.0), (0.1, 0.3), "tokens")(4.0)
     0.25
@@ -49,31 +53,32 @@ class Table:
     entries: tuple[float | Table, ...]
     unit: str = ""
 
-    def __call__(self, x: float, *rest: float) -> float:
-        """Raises InputError outside the given values: nothing is extrapolated."""
-        if not self.at:
-            return _value(self.entries[0], rest)
-        if not self.at[0] <= x <= self.at[-1]:
+    def __call__(self, x: float, *others: float) -> float:
+        """The seconds. Raises InputError outside the given values: nothing is extrapolated."""
+        if self.at and not self.at[0] <= x <= self.at[-1]:
             expected = f"{self.at[0]:g} to {self.at[-1]:g}, which the table covers"
             raise errors.fail(self.name, got=f"{x:g} {self.unit}".strip(), expected=expected)
-        above = bisect_left(self.at, x)
-        if self.at[above] == x:
-            return _value(self.entries[above], rest)
-        low, high = self.at[above - 1 : above + 1]
-        lower, upper = (_value(entry, rest) for entry in self.entries[above - 1 : above + 1])
-        return lower + (upper - lower) * (x - low) / (high - low)
-
-
-def _value(entry: float | Table, rest: Sequence[float]) -> float:
-    return entry(*rest) if isinstance(entry, Table) else entry
+        i = bisect_left(self.at, x)
+        between = bool(self.at) and self.at[i] != x
+        entries = self.entries[i - between : i + 1]
+        values = [entry(*others) if isinstance(entry, Table) else entry for entry in entries]
+        if not between:
+            return values[0]
+        low, high = self.at[i - 1 : i + 1]
+        return values[0] + (values[1] - values[0]) * (x - low) / (high - low)
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds of the parts of a round.
 
-    ``draft_step``: s_K by K; ``target_pass``: t by n; ``verify``: v_A by K and L for each algorithm A; ``round``: r by
-    K; ``catch_up``: c; ``target_step``: one token by the target alone, None where it is not known.
+    Attributes:
+        draft_step: s_K, by K.
+        target_pass: t, by n.
+        verify: v_A for each algorithm A, by K and L.
+        round: r, by K.
+        catch_up: c.
+        target_step: One token by the target alone; None if it is not known.
     """
 
     draft_step: Table
@@ -86,15 +91,19 @@ class Costs:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is known of one algorithm at one (K, L).
+    """What was measured of one algorithm at K = ``num_paths`` and L = ``depth``.
 
-    ``nodes``: mean number of distinct drafted nodes, n - 1; ``se``: standard error of ``block_efficiency``, None where
-    it is not known; ``full``: Pr(tau = L), None where it is to be found by `with_full_acceptance`; ``interpolated``:
-    not measured but between measured L.
+    Attributes:
+        nodes: Mean number of distinct drafted nodes, n - 1.
+        block_efficiency: Mean number of tokens a round.
+        se: Standard error of ``block_efficiency``; None if it is not known.
+        full: Pr(tau = L), the share of rounds that accept all L tokens; None if `with_full_acceptance` is to compute
+            it.
+        interpolated: Whether L lies between measured ones.
     """
 
     algorithm: str
-    paths: int
+    num_paths: int
     depth: int
     nodes: float
     block_efficiency: float
@@ -102,10 +111,18 @@ class Cell:
     full: float | None = None
     interpolated: bool = False
 
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Algorithm, K and L."""
+        return self.algorithm, self.num_paths, self.depth
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a round by stage and tokens per second with its standard error; ``speed_up`` over the target alone."""
+    """Predicted seconds of a round by stage, and tokens per second with its standard error.
+
+    ``speed_up`` is the ratio to the tokens per second of the target alone; None if that is not known.
+    """
 
     cell: Cell
     seconds: Mapping[str, float]
@@ -120,16 +137,24 @@ class Prediction:
 
     @property
     def round_seconds(self) -> float:
+        """Seconds of a whole round."""
         return sum(self.seconds.values())
 
 
 def with_full_acceptance(cells: Iterable[Cell], *, interpolate: bool = False) -> list[Cell]:
-    """``cells`` with Pr(tau = L) filled in; with ``interpolate`` also those of every L between measured ones.
+    """Fill in Pr(tau = L), and optionally the cells between measured L.
 
     BE as a function of L is the monotone cubic (PCHIP) through BE(0) = 1 and the measured values of the same algorithm
-    and K; Pr(tau = L) is its increment from L - 1, which is exact where L - 1 was measured (or L = 1), and otherwise
-    near the mean of the increments since the last measured L, an upper bound. Standard errors are linear between the
-    measured ones.
+    and K. Pr(tau = L) is its increment from L - 1 to L. That is exact if L - 1 was measured or L = 1. Otherwise it is
+    near the mean increment since the last measured L, which is an upper bound. Standard errors are linear between
+    the measured ones.
+
+    Args:
+        cells: The measured cells, in any order.
+        interpolate: Add a cell for every L between the measured ones.
+
+    Returns:
+        The cells by algorithm and K, then by L.
 
     >>> cells = with_full_acceptance([Cell("bv", 1, 1, 1, 1.5), Cell("bv", 1, 2, 2, 1.75)])
     >>> [round(cell.full, 9) for cell in cells]
@@ -137,24 +162,22 @@ def with_full_acceptance(cells: Iterable[Cell], *, interpolate: bool = False) ->
     """
     groups: dict[tuple[str, int], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.algorithm, cell.paths), []).append(cell)
+        groups.setdefault((cell.algorithm, cell.num_paths), []).append(cell)
     result = []
-    for (algorithm, paths), group in groups.items():
+    for (algorithm, num_paths), group in groups.items():
         group = sorted(group, key=lambda cell: cell.depth)
         depths = [0, *(cell.depth for cell in group)]
         efficiency = PchipInterpolator(depths, [1.0, *(cell.block_efficiency for cell in group)])
         nodes = PchipInterpolator(depths, [0.0, *(cell.nodes for cell in group)])
         known = {cell.depth: cell for cell in group}
-        errors = [0.0, *(cell.se for cell in group if cell.se is not None)]
-        error = (
-            Table("standard error", tuple(map(float, depths)), tuple(errors)) if len(errors) == len(depths) else None
-        )
+        errors_of_depth = [0.0, *(cell.se for cell in group if cell.se is not None)]
         for depth in range(depths[1], depths[-1] + 1):
             if depth in known:
                 cell = known[depth]
             elif interpolate:
-                se = None if error is None else error(depth)
-                cell = Cell(algorithm, paths, depth, float(nodes(depth)), float(efficiency(depth)), se, None, True)
+                complete = len(errors_of_depth) == len(depths)
+                se = float(np.interp(depth, depths, errors_of_depth)) if complete else None
+                cell = Cell(algorithm, num_paths, depth, float(nodes(depth)), float(efficiency(depth)), se, None, True)
             else:
                 continue
             if cell.full is None:
@@ -167,9 +190,9 @@ def with_full_acceptance(cells: Iterable[Cell], *, interpolate: bool = False) ->
 def predict(costs: Costs, cells: Iterable[Cell]) -> list[Prediction]:
     """Tokens per second of every cell, in order.
 
-    Raises InputError where the costs do not cover a cell, or lack its algorithm.
+    Raises InputError if the costs do not cover a cell or lack its algorithm.
     """
-    found = []
+    predictions = []
     for cell in cells:
         if cell.algorithm not in costs.verify:
             known = ", ".join(costs.verify) or "none"
@@ -177,24 +200,27 @@ def predict(costs: Costs, cells: Iterable[Cell]) -> list[Prediction]:
         assert cell.full is not None
         one = costs.draft_step(1)
         seconds = {
-            "draft": one + (cell.depth - 1) * costs.draft_step(cell.paths),
+            "draft": one + (cell.depth - 1) * costs.draft_step(cell.num_paths),
             "target": costs.target_pass(cell.nodes + 1),
-            "verify": costs.verify[cell.algorithm](cell.paths, cell.depth),
-            "cache": costs.round(cell.paths) + cell.full * costs.catch_up,
+            "verify": costs.verify[cell.algorithm](cell.num_paths, cell.depth),
+            "cache": costs.round(cell.num_paths) + cell.full * costs.catch_up,
         }
         alone = costs.target_step
         speed_up = None if alone is None else cell.block_efficiency / sum(seconds.values()) * alone
-        found.append(Prediction(cell, seconds, speed_up))
-    return found
+        predictions.append(Prediction(cell, seconds, speed_up))
+    return predictions
 
 
 def fastest(predictions: Iterable[Prediction]) -> Prediction:
-    """The prediction of most tokens per second; of equal ones the smallest K, then the smallest L."""
-    return max(predictions, key=lambda p: (p.tokens_per_second, -p.cell.paths, -p.cell.depth))
+    """The prediction with most tokens per second; of equal ones that of the smallest K, then of the smallest L."""
+    return min(predictions, key=_by_speed)
 
 
 def within(predictions: Sequence[Prediction], share: float) -> list[Prediction]:
-    """All that are at most the ``share`` slower than the fastest, fastest first: how flat the optimum is."""
-    least = (1 - share) * fastest(predictions).tokens_per_second
-    near = [prediction for prediction in predictions if prediction.tokens_per_second >= least]
-    return sorted(near, key=lambda p: (-p.tokens_per_second, p.cell.paths, p.cell.depth))
+    """The predictions that are slower than the fastest by at most ``share``, fastest first."""
+    minimum = (1 - share) * fastest(predictions).tokens_per_second
+    return sorted((p for p in predictions if p.tokens_per_second >= minimum), key=_by_speed)
+
+
+def _by_speed(prediction: Prediction) -> tuple[float, int, int]:
+    return -prediction.tokens_per_second, prediction.cell.num_paths, prediction.cell.depth

@@ -49,7 +49,6 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     TypeAdapter,
-    ValidationError,
 )
 
 from lpverify import errors
@@ -57,6 +56,7 @@ from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem, problem_folder
 from lpverify.core.results import LpSolution
+from lpverify.core.schema import came, expected, validate
 from lpverify.exact import compare
 from lpverify.files import provenance, read_text
 from lpverify.lp import certify
@@ -75,9 +75,6 @@ SIZES = ("vocab", "depth", "paths", "seeds")
 MAX_TASKS = 1_000_000
 """Maximum number of problems of one family."""
 
-MAX_SHOWN = 60
-"""Maximum number of characters of a value in a message."""
-
 PACKAGES = ("numpy", "scipy", "highspy")
 VALUES = ("block_efficiency", "gap", "relative_gap", "law_error", "method")
 BOUNDS = ("lower_bound", "upper_bound", "status", "certified")
@@ -92,27 +89,41 @@ Several = Annotated[
 """A value, or a list of them; each once."""
 
 Count = Annotated[int, Field(ge=1, le=10**18)]
-Paths = Annotated[int, Field(ge=1, le=MAX_PATHS)]
-Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**128)]], Field(min_length=1)]
-Names = Annotated[list[Literal[NAMES]], Field(min_length=1)]  # type: ignore[valid-type]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PARAMETERS = TypeAdapter(dict[str, Several[StrictInt | StrictFloat]])
+Integer = Annotated[Count, expected("an integer >= 1")]
+Integers = Annotated[Several[Count], expected("an integer >= 1, or a list of them")]
+Paths = Annotated[
+    Several[Annotated[int, Field(ge=1, le=MAX_PATHS)]], expected(f"an integer in 1..{MAX_PATHS}, or a list of them")
+]
+Seeds = Annotated[
+    Count | Annotated[list[Annotated[int, Field(ge=0, lt=2**128)]], Field(min_length=1)],
+    expected("a number of seeds >= 1, or a list of seeds >= 0"),
+]
+Names = Annotated[
+    list[Literal[NAMES]],  # type: ignore[valid-type]
+    Field(min_length=1),
+    expected("a list of one or more of " + ", ".join(NAMES)),
+]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), expected("a positive number")]
+Numbers = Annotated[Several[StrictInt | StrictFloat], expected("a number, or a list of them")]
 
 
 class Settings(BaseModel):
-    """The keys that a configuration and each of its families can have; the descriptions are part of the messages."""
+    """The keys that a configuration and each of its families can have."""
 
     model_config = ConfigDict(strict=True)
 
-    vocab: Several[Count] | None = Field(None, description="an integer >= 1, or a list of them")
-    depth: Several[Count] | None = Field(None, description="an integer >= 1, or a list of them")
-    paths: Several[Paths] | None = Field(None, description=f"an integer in 1..{MAX_PATHS}, or a list of them")
-    seeds: Count | Seeds | None = Field(None, description="a number of seeds >= 1, or a list of seeds >= 0")
-    algorithms: Names | None = Field(None, description="a list of one or more of " + ", ".join(NAMES))
-    tolerance: Positive = Field(1e-9, description="a positive number")
-    time_limit: Positive | None = Field(None, description="a positive number of seconds")
-    max_drafts: Count = Field(compare.MAX_DRAFTS, description="an integer >= 1")
-    max_terms: Count | None = Field(None, description="an integer >= 1")
+    vocab: Integers | None = None
+    depth: Integers | None = None
+    paths: Paths | None = None
+    seeds: Seeds | None = None
+    algorithms: Names | None = None
+    tolerance: Positive = 1e-9
+    time_limit: Positive | None = None
+    max_drafts: Integer = compare.MAX_DRAFTS
+    max_terms: Integer | None = None
+
+
+SETTINGS, PARAMETERS = TypeAdapter(Settings), TypeAdapter(dict[str, Numbers])
 
 
 @dataclass(frozen=True)
@@ -263,8 +274,8 @@ def tasks(config: Mapping[str, Any], where: str = "config", base: Path | None = 
     _known(where, config, ("family", *Settings.model_fields))
     families = config.get("family")
     if not isinstance(families, list) or not families or not all(isinstance(entry, dict) for entry in families):
-        raise errors.fail(f"{where} family", got=_shown(families), expected="at least one [[family]] table")
-    top = _checked(where, TypeAdapter(Settings), {key: value for key, value in config.items() if key != "family"})
+        raise errors.fail(f"{where} family", got=came(families), expected="at least one [[family]] table")
+    top = validate(SETTINGS, {key: value for key, value in config.items() if key != "family"}, where, " ")
     unique: dict[tuple[str, ...], Task] = {}
     for number, entry in enumerate(families, start=1):
         for task in _family(f"{where} family {number}", top, entry, base or Path()):
@@ -276,12 +287,12 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
     """The tasks of one ``[[family]]`` table."""
     name, options = entry.get("name"), (*make.FAMILIES, FOLDER)
     if name not in options:
-        raise errors.fail(f"{where} name", got=_shown(name), expected="one of " + ", ".join(options))
+        raise errors.fail(f"{where} name", got=came(name), expected="one of " + ", ".join(options))
     takes = ("path",) if name == FOLDER else make.PARAMETERS.get(name, ())
     needed = ("paths",) if name == FOLDER else SIZES
     keys = [key for key in Settings.model_fields if key in needed or key not in SIZES]
     _known(where, entry, ("name", *takes, *keys))
-    own = _checked(where, TypeAdapter(Settings), {key: entry[key] for key in keys if key in entry})
+    own = validate(SETTINGS, {key: entry[key] for key in keys if key in entry}, where, " ")
     merged = top.model_copy(update={key: getattr(own, key) for key in own.model_fields_set})
     for key in needed:
         if getattr(merged, key) is None:
@@ -292,7 +303,7 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
     if name == FOLDER:
         folder = entry.get("path")
         if not isinstance(folder, str):
-            raise errors.fail(f"{where} path", got=_shown(folder), expected="the name of a folder of problem files")
+            raise errors.fail(f"{where} path", got=came(folder), expected="the name of a folder of problem files")
         sources = problem_folder(base / folder)
         if not sources:
             raise errors.fail(
@@ -305,7 +316,7 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
                 sizes = (pair.vocab_size, pair.depth, num_paths, None)
                 yield Task(name, identity, *sizes, **shared, source=str(source))
         return
-    parameters = _checked(where, PARAMETERS, {key: entry[key] for key in takes if key in entry})
+    parameters = validate(PARAMETERS, {key: entry[key] for key in takes if key in entry}, where, " ")
     seeds = range(merged.seeds) if isinstance(merged.seeds, int) else merged.seeds or []
     axes = (merged.vocab or [], merged.depth or [], counts, seeds)
     _check_count(where, *parameters.values(), *axes)
@@ -333,26 +344,4 @@ def _digest(source: str) -> str:
 def _known(where: str, table: Mapping[str, Any], keys: Sequence[str]) -> None:
     for key in table:
         if key not in keys:
-            raise errors.fail(where, got=f"the unknown key {_shown(key)}", expected="one of " + ", ".join(keys))
-
-
-def _checked(where: str, adapter: TypeAdapter[T], values: Mapping[str, Any]) -> T:
-    """Validate the values of a table; the message states what the key's description says."""
-    try:
-        return adapter.validate_python(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        described = Settings.model_fields.get(key)
-        expected = str(described.description) if described else "a number, or a list of them"
-        raise errors.fail(f"{where} {key}", got=_shown(first["input"]), expected=expected) from error
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == []:
-        return "nothing" if value is None else "an empty list"
-    try:
-        text = repr(value)
-    except ValueError:
-        return "an integer with too many digits"
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+            raise errors.fail(where, got=f"the unknown key {came(key)}", expected="one of " + ", ".join(keys))

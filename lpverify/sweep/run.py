@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from lpverify import errors
@@ -97,8 +96,7 @@ def executor(jobs: int = 1, dask: str | None = None) -> Executor:
     if dask is None and jobs == 1:
         return lambda tasks: nullcontext(map(run_task, tasks))
     package, option = ("joblib", "--jobs") if dask is None else ("distributed", "--dask")
-    if find_spec(package) is None:
-        raise errors.fail(option, got=f"no {package}", expected="it installed: pip install 'lpverify[parallel]'")
+    errors.need(option, package, extra="parallel")
     return (lambda tasks: _with_joblib(tasks, jobs)) if dask is None else (lambda tasks: _with_dask(tasks, dask))
 
 
