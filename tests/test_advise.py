@@ -470,6 +470,7 @@ def test_the_example_of_the_help_is_a_cost_file() -> None:
     assert costs.verify["pbv"](4, 6) == pytest.approx(0.0025)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not EXPERIMENT.exists(), reason="an installation without experiments/")
 def test_experiment_compares_what_was_predicted_with_what_was_decoded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -483,12 +484,16 @@ def test_experiment_compares_what_was_predicted_with_what_was_decoded(
     spec.loader.exec_module(check)
     prompts = written(tmp_path / "p.jsonl", '{"text": "A"}\n{"text": "B C"}\n')
     arguments = ["--pair", "markov-3", "--prompts", prompts, "--paths", "1,2", "--depths", "1,3", "--contexts", "2"]
-    arguments += ["--new-tokens", "10", "--records", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "advise.json")]
+    arguments += ["--new-tokens", "10", "--records", str(tmp_path / "r.jsonl"), "--out", str(tmp_path / "figures")]
     check.main(arguments)
-    document = json.loads((tmp_path / "advise.json").read_text())
+    document = json.loads((tmp_path / "figures" / "advise.json").read_text())
     [pair] = document["data"]["pairs"]
     assert {(r["algorithm"], r["paths"], r["depth"]) for r in pair["rows"]} == {
-        (name, k, depth) for name in ("bv", "gbv", "pbv") for k in (1, 2) for depth in (1, 3) if name != "bv" or k == 1
+        (name, k, depth)
+        for name in ("bv", "gbv", "pbv", "ebv")
+        for k in (1, 2)
+        for depth in (1, 3)
+        if name != "bv" or k == 1
     }
     for row in pair["rows"]:
         assert row["relative_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
@@ -499,5 +504,5 @@ def test_experiment_compares_what_was_predicted_with_what_was_decoded(
     capsys.readouterr()
     check.main(arguments)
     assert "prompt 1" not in capsys.readouterr().out
-    again = json.loads((tmp_path / "advise.json").read_text())
+    again = json.loads((tmp_path / "figures" / "advise.json").read_text())
     assert again["data"] == document["data"]
