@@ -135,7 +135,7 @@ def tree_sums(pair: ModelPair, paths: int, names: tuple[str, ...]) -> dict[tuple
     """(name, k, l) -> sum over all ordered drafts of their probability times the estimate."""
     settings = BoundSettings(tuple(range(1, paths + 1)), tuple(range(1, pair.depth + 1)))
     sums: dict[tuple[str, int, int], float] = {}
-    for draft in drafts.ordered_drafts(pair, paths):
+    for draft in drafts.IidPaths(paths).enumerate(pair):
         cells = on_tree(DraftTree.from_pair(pair, draft.paths), verifiers(names), settings)
         for shape, cell in zip(settings.shapes, cells, strict=True):
             for name, value in {**cell[1], "nodes": cell[0]}.items():

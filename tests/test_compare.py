@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem, load_problem
+from lpverify.drafting.iid_paths import phi
 from lpverify.errors import InputError
 from lpverify.exact import ranking
 from lpverify.exact.breakdown import balance, parse_prefix
 from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison, parse_names
 from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selection_of_orders
 from lpverify.lp import single_path
-from lpverify.lp.coverage import phi
 
 REFERENCE = Path(__file__).parent / "data" / "reference"
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lp_cases import iid_pair, random_pair, rational_pair
+from lp_cases import iid_pair, random_pair
 
 from lpverify.core import families as make
 from lpverify.core import prefix_tree as tree
 from lpverify.core.draft_tree import DraftTree, topology
-from lpverify.drafting import iid_paths as drafts
 from lpverify.errors import InputError
 
 PATHS = st.integers(1, 4).flatmap(
@@ -136,19 +135,3 @@ def test_a_chain_goes_on_after_a_leaf_by_its_last_token() -> None:
     view = DraftTree.from_pair(pair, [[2, 1], [0, 2]])
     assert [spell(view, node) for node in (3, 4)] == [(2, 1), (0, 2)]
     assert view.target[3:].tolist() == pair.target[1][[1, 2]].tolist() == pair.bonus_rows[[7, 2]].tolist()
-
-
-@pytest.mark.parametrize("paths", [1, 2, 3])
-def test_laws_of_drafts_are_laws(paths: int) -> None:
-    """Both enumerations have total 1 and the same law of multisets; leaves that are never drafted are left out."""
-    pair = rational_pair(2, 2, seed=3)
-    ordered = list(drafts.ordered_drafts(pair, paths))
-    multisets = list(drafts.draft_multisets(pair, paths))
-    leaves = len(drafts.possible_leaves(pair))
-    assert len(ordered) == drafts.count_ordered(leaves, paths)
-    assert len(multisets) == drafts.count_multisets(leaves, paths)
-    merged: Counter[Any] = Counter()
-    for draft in ordered:
-        merged[tuple(sorted(draft.paths))] += draft.probability
-    assert dict(merged) == {draft.paths: draft.probability for draft in multisets}
-    assert sum(merged.values()) == 1

@@ -15,7 +15,7 @@ from lpverify.core import families as make
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.problem import VerifyProblem
-from lpverify.drafting.iid_paths import ordered_drafts
+from lpverify.drafting.iid_paths import IidPaths
 from lpverify.errors import InputError, SizeError
 from lpverify.exact.evaluate import evaluate
 from lpverify.lp import one_step, reference
@@ -186,7 +186,7 @@ def test_mean_of_expected_accepted_is_block_efficiency(name: str) -> None:
     checked = verifier(name)
     mean = sum(
         draft.probability * expected_accepted(checked(DraftTree.from_pair(pair, draft.paths)))
-        for draft in ordered_drafts(pair, 2)
+        for draft in IidPaths(2).enumerate(pair)
     )
     assert 1 + mean == evaluate(VerifyProblem(pair, 2), name).block_efficiency
 

@@ -17,9 +17,10 @@ from lpverify.core import families as make
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem, load_problem
 from lpverify.core.results import RankTable, RefinementStep
+from lpverify.drafting.iid_paths import phi
 from lpverify.lp import certify, dense, quantile, reference
 from lpverify.lp.bins import Heights
-from lpverify.lp.coverage import node_relaxation, phi, phi_mean_slope, phi_slope
+from lpverify.lp.coverage import node_relaxation, phi_mean_slope, phi_slope
 from lpverify.lp.solve import METHODS, solve
 from lpverify.lp.tree_newton import Factorisation
 

@@ -17,7 +17,7 @@ from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import RankTable
-from lpverify.drafting.iid_paths import ordered_drafts
+from lpverify.drafting.iid_paths import IidPaths
 from lpverify.errors import InputError
 from lpverify.exact.evaluate import build, evaluate
 from lpverify.lp import certify, one_step, single_path
@@ -94,7 +94,7 @@ def test_closed_form_of_one_step() -> None:
 def test_one_path_is_block_verification(pair: ModelPair) -> None:
     """Equal stop laws, in Fractions, on every path."""
     policy, block = build("policy", VerifyProblem(pair, 1)), verifier("bv")
-    for draft in ordered_drafts(pair, 1):
+    for draft in IidPaths(1).enumerate(pair):
         view = DraftTree.from_pair(pair, draft.paths)
         first, second = policy(view), block(view)
         assert (first.stop == second.stop).all()

@@ -1,12 +1,17 @@
-"""The law of K i.i.d. draft paths, enumerated: ordered tuples or multisets of leaves with their exact probabilities.
+"""K i.i.d. paths from the draft, front to back: the draft distribution of theory 2 to 5.
 
-Leaves of draft probability 0 are left out. Paths are tuples of tokens in the order of `lpverify.core.prefix_tree`.
+A set A of nodes, none a prefix of another, is hit by one of the K paths with probability
+
+    C(A) = phi(Q(A)),     phi(s) = 1 - (1 - s)^K,     Q(A) the sum of the path probabilities of A.
+
+Drafts are enumerated as ordered tuples of leaves, or as multisets where the order does not matter; leaves of draft
+probability 0 are left out. Paths are tuples of tokens in the order of `lpverify.core.prefix_tree`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import comb, factorial, prod
@@ -15,19 +20,86 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify.core import prefix_tree as tree
+from lpverify import errors
+from lpverify.core import prefix_tree
+from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
-from lpverify.numerics import Array
-
-Path = tuple[int, ...]
+from lpverify.drafting.base import Draft, DraftDistribution, Prefix, Uniforms
+from lpverify.numerics import Array, is_exact
 
 
 @dataclass(frozen=True)
-class Draft:
-    """K paths (K, L) and the probability of drawing them, as a tuple or as a multiset."""
+class IidPaths(DraftDistribution):
+    """``num_paths`` i.i.d. paths of the depth of the pair.
 
-    paths: tuple[Path, ...]
-    probability: Any  # float or Fraction
+    >>> from lpverify.core.families import dirichlet
+    >>> pair = dirichlet(2, 1, seed=0)
+    >>> draft = IidPaths(2)
+    >>> draft.spec, draft.count(pair), draft.count(pair, ordered=False)
+    ('iid:2', 4, 3)
+    """
+
+    num_paths: int
+
+    def __post_init__(self) -> None:
+        errors.integer("num_paths (K)", self.num_paths, min=1)
+
+    @property
+    def spec(self) -> str:
+        return f"iid:{self.num_paths}"
+
+    def sample(self, pair: ModelPair, generator: Uniforms) -> DraftTree:
+        paths = []
+        for _ in range(self.num_paths):
+            path: Prefix = ()
+            for rows in pair.draft:
+                cumulative = np.cumsum(rows[prefix_tree.index_of(path, pair.vocab_size)])
+                beyond = np.flatnonzero(cumulative > generator.random() * cumulative[-1])
+                path = (*path, int(beyond[0]))
+            paths.append(path)
+        return DraftTree.from_pair(pair, paths)
+
+    def enumerate(self, pair: ModelPair, *, ordered: bool = True) -> Iterator[Draft]:
+        masses = pair.draft_paths[-1].tolist()
+        leaves = [
+            (leaf, mass)
+            for leaf, mass in zip(prefix_tree.prefixes(pair.vocab_size, pair.depth), masses, strict=True)
+            if mass > 0
+        ]
+        if ordered:
+            for chosen in product(leaves, repeat=self.num_paths):
+                yield Draft(tuple(leaf for leaf, _ in chosen), prod(mass for _, mass in chosen))
+            return
+        for chosen in combinations_with_replacement(leaves, self.num_paths):
+            paths = tuple(leaf for leaf, _ in chosen)
+            orders = factorial(self.num_paths) // prod(factorial(m) for m in Counter(paths).values())
+            yield Draft(paths, orders * prod(mass for _, mass in chosen))
+
+    def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
+        return count_draws(int((pair.draft_paths[-1] > 0).sum()), self.num_paths, ordered=ordered)
+
+    def coverage(self, pair: ModelPair, nodes: Sequence[Prefix]) -> Any:
+        indices = [(len(node), prefix_tree.index_of(node, pair.vocab_size)) for node in nodes]
+        return phi(sum((pair.draft_paths[depth][index] for depth, index in indices), start=0), self.num_paths)
+
+    def expected_nodes(self, pair: ModelPair) -> Any:
+        return sum(phi(level, self.num_paths).sum() for level in pair.draft_paths[1:])
+
+
+def phi(mass: Any, num_paths: int) -> Any:
+    """Probability ``1 - (1 - mass)^K`` that one of K paths passes through a set of nodes.
+
+    Args:
+        mass: draft mass of the set, in [0, 1]; a number or an array. Exact for Fraction, else accurate for tiny masses.
+        num_paths: K.
+
+    >>> float(phi(1e-9, 4))
+    3.999999994e-09
+    """
+    if is_exact(np.asarray(mass)):
+        return 1 - (1 - mass) ** num_paths
+    with np.errstate(divide="ignore"):  # log1p(-1) = -inf gives phi(1) = 1
+        return -np.expm1(num_paths * np.log1p(-np.minimum(mass, 1.0)))
 
 
 def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[np.int64], Array]:
@@ -59,40 +131,10 @@ def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[
     return drawn, probability
 
 
-def possible_leaves(pair: ModelPair) -> list[tuple[Path, Any]]:
-    """The leaves that can be drafted, each with its probability Q."""
-    masses = pair.draft_paths[-1].tolist()
-    leaves = tree.prefixes(pair.vocab_size, pair.depth)
-    return [(leaf, mass) for leaf, mass in zip(leaves, masses, strict=True) if mass > 0]
+def count_draws(outcomes: int, num_paths: int, *, ordered: bool) -> int:
+    """Number of results of K draws from so many outcomes: ordered tuples, or multisets.
 
-
-def ordered_drafts(pair: ModelPair, paths: int) -> Iterator[Draft]:
-    """All ordered K-tuples of leaves; probability prod_k Q(leaf_k). They are N^K (`count_ordered`)."""
-    for chosen in product(possible_leaves(pair), repeat=paths):
-        yield Draft(tuple(leaf for leaf, _ in chosen), prod(mass for _, mass in chosen))
-
-
-def draft_multisets(pair: ModelPair, paths: int) -> Iterator[Draft]:
-    """All multisets of K leaves; probability K! / prod m! * prod Q^m. They are C(N+K-1, K) (`count_multisets`)."""
-    for chosen in combinations_with_replacement(possible_leaves(pair), paths):
-        leaves = tuple(leaf for leaf, _ in chosen)
-        orders = factorial(paths) // prod(factorial(m) for m in Counter(leaves).values())
-        yield Draft(leaves, orders * prod(mass for _, mass in chosen))
-
-
-def count_ordered(leaves: int, paths: int) -> int:
-    """Number of ordered K-tuples of ``leaves`` leaves.
-
-    >>> count_ordered(9, 3)
-    729
+    >>> count_draws(9, 3, ordered=True), count_draws(9, 3, ordered=False)
+    (729, 165)
     """
-    return int(leaves**paths)
-
-
-def count_multisets(leaves: int, paths: int) -> int:
-    """Number of multisets of K of ``leaves`` leaves.
-
-    >>> count_multisets(9, 3)
-    165
-    """
-    return comb(leaves + paths - 1, paths)
+    return int(outcomes**num_paths) if ordered else comb(outcomes + num_paths - 1, num_paths)

@@ -13,7 +13,6 @@ first L+1 tokens; a verifier is lossless when it equals the target's. Everything
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +23,7 @@ from lpverify.core.draft_tree import DraftTree, level_index
 from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import Evaluation, LpSolution
-from lpverify.drafting import iid_paths as drafts
+from lpverify.drafting.iid_paths import IidPaths
 from lpverify.exact import recursion
 from lpverify.exact.closed_form import block_efficiency
 from lpverify.numerics import Array, Levels
@@ -109,9 +108,7 @@ def enumerated_masses(
             instead=_instead(algorithm),
         )
     emitted = recursion.no_masses(pair)
-    every: Iterable[drafts.Draft]
-    every = drafts.ordered_drafts(pair, paths) if algorithm.path_order else drafts.draft_multisets(pair, paths)
-    for draft in every:
+    for draft in IidPaths(paths).enumerate(pair, ordered=algorithm.path_order):
         view = DraftTree.from_pair(pair, draft.paths)
         law = algorithm(view)
         index = level_index(view, pair.vocab_size)
@@ -122,8 +119,7 @@ def enumerated_masses(
 
 def draft_count(pair: ModelPair, algorithm: Verifier, paths: int) -> int:
     """How many drafts `enumerated_masses` sums over."""
-    leaves = int((pair.draft_paths[-1] > 0).sum())
-    return drafts.count_ordered(leaves, paths) if algorithm.path_order else drafts.count_multisets(leaves, paths)
+    return IidPaths(paths).count(pair, ordered=algorithm.path_order)
 
 
 def emitted_law(pair: ModelPair, emitted: Levels) -> Array:

@@ -60,8 +60,8 @@ def top_down_masses(
         SizeError: more than ``max_terms`` tuples.
     """
     size = pair.vocab_size
-    count_drafted = iid_paths.count_ordered if ordered else iid_paths.count_multisets
-    terms = sum(len(level) for level in pair.target) * sum(count_drafted(size, k) for k in range(1, num_paths + 1))
+    tuples = sum(iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1))
+    terms = sum(len(level) for level in pair.target) * tuples
     if terms > max_terms:
         raise errors.too_large(
             f"recursion on (node, k) with {num_paths} paths",

@@ -23,26 +23,11 @@ import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
+from lpverify.drafting.iid_paths import phi
 from lpverify.numerics import Array, Levels, divide, is_exact, ones, total, zeros
 from lpverify.verifiers.rank_measure import mean_density
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
-
-
-def phi(mass: Any, num_paths: int) -> Any:
-    """Probability ``1 - (1 - mass)^K`` that one of K paths passes through a set of nodes.
-
-    Args:
-        mass: draft mass of the set, in [0, 1]; a number or an array. Exact for Fraction, else accurate for tiny masses.
-        num_paths: K.
-
-    >>> float(phi(1e-9, 4))
-    3.999999994e-09
-    """
-    if is_exact(np.asarray(mass)):
-        return 1 - (1 - mass) ** num_paths
-    with np.errstate(divide="ignore"):  # log1p(-1) = -inf gives phi(1) = 1
-        return -np.expm1(num_paths * np.log1p(-np.minimum(mass, 1.0)))
 
 
 def phi_slope(mass: Any, num_paths: int) -> Any:

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import LpSolution
+from lpverify.drafting.iid_paths import phi
 from lpverify.lp import certify
-from lpverify.lp.coverage import phi
 from lpverify.numerics import Array, divide, zeros
 
 

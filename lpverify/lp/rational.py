@@ -24,8 +24,9 @@ from scipy import sparse
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import Certificate, LpSolution
+from lpverify.drafting.iid_paths import phi
 from lpverify.lp import certify, highs, reference
-from lpverify.lp.coverage import hull, phi
+from lpverify.lp.coverage import hull
 from lpverify.lp.elimination import Row, solve_square
 from lpverify.lp.single_path import split_levels
 from lpverify.numerics import Array, Levels, as_float, total, zeros

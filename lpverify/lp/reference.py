@@ -37,8 +37,9 @@ from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import LpSolution, RefinementStep
 from lpverify.drafting import iid_paths
+from lpverify.drafting.iid_paths import phi
 from lpverify.lp import certify, highs
-from lpverify.lp.coverage import hull, phi, prefix_acceptance
+from lpverify.lp.coverage import hull, prefix_acceptance
 from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, split_levels
 from lpverify.numerics import Levels, total
 
