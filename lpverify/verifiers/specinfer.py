@@ -43,8 +43,7 @@ def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
 
 def next_residual(threshold: Any, excess: Any) -> tuple[Any, Any]:
     """t_j and R_j; where R_j = 0, reached only through rounding, the residual is the target row: t_j = 0, R_j = 1."""
-    nothing = excess == 0
-    return threshold * ~nothing, excess + nothing
+    return threshold * (excess != 0), excess + (excess == 0)
 
 
 def verify(tree: DraftTree) -> StopDistribution:
