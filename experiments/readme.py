@@ -1,7 +1,7 @@
-"""The tables of README.md, from the data of ``paper_figs/``.
+"""The tables of README.md and the pages of docs/, from the data of ``paper_figs/``.
 
     python experiments/readme.py            print them
-    python experiments/readme.py --write    put them between their marks in README.md
+    python experiments/readme.py --write    put them between their marks in the pages
 
 The table of the demo is what ``make demo`` prints and is not one of them.
 """
@@ -25,7 +25,8 @@ from lpverify.exact.compare import OPTIMUM
 from lpverify.files import write_whole
 
 ROOT = Path(__file__).parent.parent
-FIGURES, DOCUMENT = ROOT / "paper_figs", ROOT / "README.md"
+FIGURES = ROOT / "paper_figs"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PATHS = 4
 
 
@@ -92,12 +93,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def written(text: str) -> str:
-    """``text`` with every block between its marks."""
+    """``text`` with every table between its marks renewed."""
     for name, block in BLOCKS.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", flags=re.S)
-        assert len(pattern.findall(text)) == 1, name
-        body = block() + "\n"
-        text = pattern.sub(lambda match, body=body: match[1] + body + match[2], text)
+        if pattern.search(text):
+            body = block() + "\n"
+            text = pattern.sub(lambda match, body=body: match[1] + body + match[2], text)
     return text
 
 
@@ -105,7 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     if parser.parse_args().write:
-        write_whole(str(DOCUMENT), written(DOCUMENT.read_text()).encode())
+        for page in PAGES:
+            write_whole(str(page), written(page.read_text()).encode())
     else:
         print("\n\n".join(block() for block in BLOCKS.values()))
 
