@@ -16,11 +16,11 @@ entries it is linear::
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, TypeAdapter
+from pydantic import BaseModel, Field, Strict, TypeAdapter
 
 from lpverify import errors
 from lpverify.core.schema import came, expected, validate
@@ -29,34 +29,18 @@ from lpverify.studies.throughput import Cell, Costs, Table
 from lpverify.verifiers import names, verifier
 
 SCHEMA = "lpverify/costs@1"
+REQUIRED = ("draft_step", "target_pass", "verify", "round")
+OPTIONAL = ("catch_up", "target_step", "settings", "versions", "description")
 BASELINES = ("autoregressive", "assisted")
 ROUNDING = 1e-9
 """Relative error by which a mean of sums of probabilities may leave its range."""
 
 Name = Annotated[str | None, Strict(), expected("a name or null")]
-Number = Annotated[float | None, Strict(), Field(allow_inf_nan=False), expected("a number or null")]
-Seconds = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False), expected("seconds > 0")]
-SecondsOrZero = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False), expected("seconds >= 0")]
+Setting = Annotated[float | None, Strict(), Field(allow_inf_nan=False), expected("a number or null")]
+Number = Annotated[float, Strict(), Field(allow_inf_nan=False), expected("a number")]
+Error = Annotated[float | None, Strict(), Field(ge=0, allow_inf_nan=False), expected("a standard error >= 0, or null")]
 Count = Annotated[int, Strict(), Field(ge=1, le=10**9), expected("an integer >= 1")]
 Occurrences = Annotated[int, Strict(), Field(ge=0, le=10**18), expected("an integer >= 0")]
-Error = Annotated[float | None, Strict(), Field(ge=0, allow_inf_nan=False), expected("a standard error >= 0, or null")]
-
-
-class CostDocument(BaseModel):
-    """``lpverify/costs@1``; `_table` reads the tables."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    schema_: Any = Field(alias="schema")
-    draft_step: Any
-    target_pass: Any
-    verify: dict[str, Any]
-    round: Any
-    catch_up: SecondsOrZero | None = None
-    target_step: Seconds | None = None
-    settings: Any = None
-    versions: Any = None
-    description: Any = None
 
 
 class RunSettings(BaseModel):
@@ -64,38 +48,85 @@ class RunSettings(BaseModel):
 
     target: Name = None
     draft: Name = None
-    temperature: Number = None
-    top_k: Number = None
-    top_p: Number = None
+    temperature: Setting = None
+    top_k: Setting = None
+    top_p: Setting = None
 
 
 class Efficiency(BaseModel):
-    """One algorithm in a cell of ``lpverify/bound@1``. `_within` checks what has no type here, here and below."""
+    """One algorithm in a cell of ``lpverify/bound@1``."""
 
-    block_efficiency: Any = None
+    block_efficiency: Number
     se: Error = None
-    all_accepted: Any = None
+    all_accepted: Number | None = None
 
 
 class BoundCell(BaseModel):
-    """One K and L of ``lpverify/bound@1`` or ``lpverify/runs@1``."""
+    """One K and L of ``lpverify/bound@1``."""
 
     paths: Count
     depth: Count
-    nodes: Any = None
+    nodes: Number
     algorithms: dict[str, Efficiency]
+
+
+class BoundDocument(BaseModel):
+    """``lpverify/bound@1`` or ``lpverify/runs@1``."""
+
+    settings: RunSettings
+    cells: list[BoundCell]
+
+    def measured(self) -> Iterator[tuple[str, Cell]]:
+        """The cells, each with its position in the document."""
+        for i, cell in enumerate(self.cells):
+            for name, own in cell.algorithms.items():
+                values = (cell.nodes, own.block_efficiency, own.se, own.all_accepted)
+                yield f"cells[{i}].algorithms.{name}", Cell(name, cell.paths, cell.depth, *values)
+
+
+class DecodeSettings(RunSettings):
+    """The settings of ``lpverify/decode@1``."""
+
+    paths: Count
+    depth: Count
 
 
 class Run(BaseModel):
     """One algorithm of ``lpverify/decode@1``."""
 
     algorithm: Annotated[str, Strict(), expected("a name")]
-    block_efficiency: Any = None
+    block_efficiency: Number
     block_efficiency_se: Error = None
-    rao_blackwell: Any = None
+    rao_blackwell: Number | None = None
     rao_blackwell_se: Error = None
-    nodes_per_round: Any = None
+    nodes_per_round: Number
     accepted_histogram: list[Occurrences]
+
+
+class DecodeDocument(BaseModel):
+    """``lpverify/decode@1``; the baselines do not draft as the others do and have no cell."""
+
+    settings: DecodeSettings
+    runs: list[Run]
+
+    def measured(self) -> Iterator[tuple[str, Cell]]:
+        """The cells, each with its position in the document."""
+        num_paths, depth = self.settings.paths, self.settings.depth
+        for i, run in enumerate(self.runs):
+            value, se = run.rao_blackwell, run.rao_blackwell_se
+            if value is None:
+                value, se = run.block_efficiency, run.block_efficiency_se
+            counts = run.accepted_histogram
+            full = counts[depth] / sum(counts) if len(counts) > depth and any(counts) else 0.0
+            if run.algorithm not in BASELINES:
+                yield f"runs[{i}]", Cell(run.algorithm, num_paths, depth, run.nodes_per_round, value, se, full)
+
+
+KINDS: dict[str, type[BoundDocument] | type[DecodeDocument]] = {
+    "lpverify/bound@1": BoundDocument,
+    "lpverify/decode@1": DecodeDocument,
+    "lpverify/runs@1": BoundDocument,
+}
 
 
 def load_costs(path: str | os.PathLike[str]) -> Costs:
@@ -106,74 +137,84 @@ def load_costs(path: str | os.PathLike[str]) -> Costs:
 
 def parse_costs(document: Any, where: str) -> Costs:
     """The costs that a document ``lpverify/costs@1`` states. Raises InputError as `load_costs`."""
-    _schema(document, where, [SCHEMA])
-    stated = validate(TypeAdapter(CostDocument), document, where)
-    draft_step = _table(stated.draft_step, f"{where}: draft_step", ("paths",))
+    _schema(document, where, (SCHEMA,))
+    for key in REQUIRED:
+        if key not in document:
+            raise errors.fail(where, got=f"no {key}", expected=", ".join(REQUIRED))
+    for key in document:
+        errors.choice(f"{where}: key", key, ("schema", *REQUIRED, *OPTIONAL))
+    verify, catch_up, alone = (document.get(key) for key in ("verify", "catch_up", "target_step"))
+    if not isinstance(verify, dict):
+        raise errors.fail(f"{where}: verify", got=came(verify), expected="an object with seconds by algorithm")
+    draft_step = _table(document["draft_step"], f"{where}: draft_step", ("paths",))
     return Costs(
         draft_step=draft_step,
-        target_pass=_table(stated.target_pass, f"{where}: target_pass", ("tokens",)),
-        verify={
-            name: _table(entry, f"{where}: verify.{name}", ("paths", "depth")) for name, entry in stated.verify.items()
-        },
-        round=_table(stated.round, f"{where}: round", ("paths",), SecondsOrZero),
-        catch_up=draft_step(1) if stated.catch_up is None else stated.catch_up,
-        target_step=stated.target_step,
+        target_pass=_table(document["target_pass"], f"{where}: target_pass", ("tokens",)),
+        verify={name: _table(entry, f"{where}: verify.{name}", ("paths", "depth")) for name, entry in verify.items()},
+        round=_table(document["round"], f"{where}: round", ("paths",), zero=True),
+        catch_up=draft_step(1) if catch_up is None else _seconds(catch_up, f"{where}: catch_up", zero=True),
+        target_step=None if alone is None else _seconds(alone, f"{where}: target_step"),
     )
 
 
-def _table(data: Any, name: str, units: Sequence[str], seconds: Any = Seconds) -> Table:
+def _table(data: Any, name: str, units: Sequence[str], *, zero: bool = False) -> Table:
     """A number, or an object of numbers by ``units[0]``; its entries may be tables by the other units."""
     if not isinstance(data, dict):
-        return Table(name, (), (validate(TypeAdapter(seconds), data, name),), units[0])
-    if not data:
-        raise errors.fail(name, got="no entry", expected=f"seconds by {units[0]}")
+        return Table(name, (), (_seconds(data, name, zero=zero),), units[0])
     entries: dict[float, float | Table] = {}
     for key, value in data.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) < 1:
             raise errors.fail(f"{name}: key", got=came(key), expected=f"a number of {units[0]}")
         if float(key) in entries:
             raise errors.fail(name, got=f"the key {int(key)} twice", expected="every number once")
-        entry = f"{name}.{key}"
-        if isinstance(value, dict) and len(units) > 1:
-            entries[float(key)] = _table(value, entry, units[1:], seconds)
-        else:
-            entries[float(key)] = validate(TypeAdapter(seconds), value, entry)
-    at = sorted(entries)
-    return Table(name, tuple(at), tuple(entries[x] for x in at), units[0])
+        deeper = isinstance(value, dict) and len(units) > 1
+        at = f"{name}.{key}"
+        entries[float(key)] = _table(value, at, units[1:], zero=zero) if deeper else _seconds(value, at, zero=zero)
+    if not entries:
+        raise errors.fail(name, got="no entry", expected=f"seconds by {units[0]}")
+    ordered = sorted(entries)
+    return Table(name, tuple(ordered), tuple(entries[x] for x in ordered), units[0])
+
+
+def _seconds(value: Any, where: str, *, zero: bool = False) -> float:
+    return errors.number(where, value, min=0) if zero else errors.number(where, value, above=0)
 
 
 def load_cells(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Cell], dict[str, Any]]:
     """Cells of the documents at ``paths``, see `read_cells`."""
-    expectation = "a document of lpverify bound or decode"
-    return read_cells([(name := os.fspath(path), parse_json(read_text(path, expectation), name)) for path in paths])
+    kind = "a document of lpverify bound or decode"
+    return read_cells([(name := os.fspath(path), parse_json(read_text(path, kind), name)) for path in paths])
 
 
 def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
-    """Cells of documents of `bound`, `decode` or `advise`, and the settings that the documents share.
+    """Cells of documents of `bound`, `decode` or `advise`, and the settings of the first one.
 
     An algorithm that looks at the first path only has cells at K = 1, whatever K it was run with.
 
     Args:
-        documents: Pairs of a name for messages and the document, whose schema is one of `READERS`.
+        documents: Pairs of a name for messages and the document, whose schema is one of `KINDS`.
 
     Raises:
         InputError: For another document, for documents of different models or sampling, and for a cell that is stated
             twice.
     """
     cells: dict[tuple[str, int, int], Cell] = {}
-    shared: dict[str, Any] = {}
+    first: dict[str, Any] | None = None
     for where, document in documents:
-        schema = _schema(document, where, READERS)
-        settings = document.get("settings")
-        stated = dict(validate(TypeAdapter(RunSettings), settings, f"{where}: settings", "."))
-        if not shared:
-            shared, first = settings, stated
-        for name, value in stated.items():
+        stated = validate(TypeAdapter(KINDS[_schema(document, where, tuple(KINDS))]), document, where)
+        settings = {name: getattr(stated.settings, name) for name in RunSettings.model_fields}
+        first = first or settings
+        for name, value in settings.items():
             if value != first[name]:
-                got, other = f"{name} = {came(value)}", f"{first[name]!r} as in {documents[0][0]}"
-                raise errors.fail(f"{where}: settings", got=got, expected=other)
+                got = f"{name} = {came(value)}"
+                raise errors.fail(f"{where}: settings", got=got, expected=f"{first[name]!r} as in {documents[0][0]}")
         own: dict[tuple[str, int, int], Cell] = {}
-        for cell in sorted(READERS[schema](document, where), key=lambda cell: cell.num_paths):
+        for at, cell in sorted(stated.measured(), key=lambda measured: measured[1].num_paths):
+            largest = {"nodes": cell.num_paths * cell.depth, "block_efficiency": cell.depth + 1, "full": 1}
+            for name, high in largest.items():
+                value, low = getattr(cell, name) or 0, float(name == "block_efficiency")
+                if not low - ROUNDING <= value <= high * (1 + ROUNDING):
+                    raise errors.fail(f"{where}: {at}: {name}", got=came(value), expected=f"{low:g}..{high:g}")
             if cell.algorithm in names() and verifier(cell.algorithm).first_path_only:
                 cell = replace(cell, num_paths=1, nodes=float(cell.depth))
                 own.setdefault(cell.key, cell)
@@ -186,57 +227,12 @@ def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[s
         cells |= own
     if not cells:
         raise errors.fail(", ".join(where for where, _ in documents), got="no algorithm", expected="at least one")
-    return list(cells.values()), shared
+    return list(cells.values()), documents[0][1]["settings"]
 
 
-def _bound_cells(document: Mapping[str, Any], where: str) -> Iterator[Cell]:
-    for i, cell in enumerate(validate(TypeAdapter(list[BoundCell]), document.get("cells"), f"{where}: cells", "")):
-        at = f"{where}: cells[{i}]"
-        nodes = _within(cell.nodes, f"{at}.nodes", 0, cell.paths * cell.depth)
-        for name, entry in cell.algorithms.items():
-            own = f"{at}.algorithms.{name}"
-            value = _within(entry.block_efficiency, f"{own}.block_efficiency", 1, cell.depth + 1)
-            full = None if entry.all_accepted is None else _within(entry.all_accepted, f"{own}.all_accepted", 0, 1)
-            yield Cell(name, cell.paths, cell.depth, nodes, value, entry.se, full)
-
-
-def _decode_cells(document: Mapping[str, Any], where: str) -> Iterator[Cell]:
-    """The baselines draft nothing of their own, so they have no cells."""
-    settings = document["settings"]
-    num_paths, depth = (
-        validate(TypeAdapter(Count), settings.get(key), f"{where}: settings.{key}") for key in ("paths", "depth")
-    )
-    for i, run in enumerate(validate(TypeAdapter(list[Run]), document.get("runs"), f"{where}: runs", "")):
-        if run.algorithm in BASELINES:
-            continue
-        at = f"{where}: runs[{i}]"
-        value, se, key = run.rao_blackwell, run.rao_blackwell_se, "rao_blackwell"
-        if value is None:
-            value, se, key = run.block_efficiency, run.block_efficiency_se, "block_efficiency"
-        value = _within(value, f"{at}.{key}", 1, depth + 1)
-        nodes = _within(run.nodes_per_round, f"{at}.nodes_per_round", 0, num_paths * depth)
-        counts = run.accepted_histogram
-        full = counts[depth] / sum(counts) if len(counts) > depth and any(counts) else 0.0
-        yield Cell(run.algorithm, num_paths, depth, nodes, value, se, full)
-
-
-READERS: dict[str, Callable[[Mapping[str, Any], str], Iterable[Cell]]] = {
-    "lpverify/bound@1": _bound_cells,
-    "lpverify/runs@1": _bound_cells,
-    "lpverify/decode@1": _decode_cells,
-}
-
-
-def _schema(document: Any, where: str, known: Iterable[str]) -> str:
+def _schema(document: Any, where: str, known: Sequence[str]) -> str:
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema not in (options := sorted(known)):
+    if schema not in known:
         got = f"a {type(document).__name__}" if not isinstance(document, dict) else f"schema {came(schema)}"
-        raise errors.fail(where, got=got, expected="a document " + " or ".join(options))
+        raise errors.fail(where, got=got, expected="a document " + " or ".join(known))
     return str(schema)
-
-
-def _within(value: Any, where: str, low: float, high: float) -> float:
-    number = value if type(value) in (int, float) else float("nan")
-    if not low - ROUNDING * high <= number <= high * (1 + ROUNDING):
-        raise errors.fail(where, got=came(value), expected=f"a number in {low:g}..{high:g}")
-    return float(number)
