@@ -57,7 +57,7 @@ def extract(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     made = extract_folder(
         opened, keyed(texts[: options.limit]), settings, folder, chat=options.chat, versions=versions()
     )
-    print(f"{made.written} problems written, {made.found} found", flush=True)
+    print(f"{made.written} problems written, {made.existing} found", flush=True)
     described = opened.describe(settings, chat=options.chat)
     return described | {"prompts": label, "contexts": options.contexts, "versions": versions()}
 

@@ -227,7 +227,7 @@ def test_missing_costs_are_named() -> None:
         (("cells", 0, "algorithms", "bv"), 2.0, "cells[0].algorithms.bv: got 2.0, expected an object"),
         (("cells", 0, "algorithms", "bv", "se"), -1, "bv.se: got -1, expected a standard error"),
         (("cells", 0, "algorithms", "bv", "block_efficiency"), 5.5, "bv: block_efficiency: got 5.5, expected 1..5"),
-        (("cells", 0, "algorithms", "bv", "block_efficiency"), None, "bv.block_efficiency: got nothing, expected a num"),
+        (("cells", 0, "algorithms", "bv", "block_efficiency"), None, "efficiency: got nothing, expected a number"),
     ],
 )
 def test_efficiency_documents_are_refused_in_one_line(

@@ -36,6 +36,7 @@ from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
 from lpverify.decode.table import TableModel  # noqa: E402
 from lpverify.errors import InputError, SizeError  # noqa: E402
 from lpverify.exact.evaluate import evaluate  # noqa: E402
+from lpverify.files import JsonLines  # noqa: E402
 from lpverify.lp.coverage import node_relaxation  # noqa: E402
 from lpverify.lp.solve import solve  # noqa: E402
 from lpverify.studies import extract as extraction  # noqa: E402
@@ -437,3 +438,19 @@ def test_traversal_of_an_extracted_tree_by_recursion_and_by_enumeration() -> Non
         assert first.block_efficiency == pytest.approx(second.block_efficiency, abs=1e-13)
         assert first.law_error is not None
         assert first.law_error < 1e-13
+
+
+def test_a_folder_is_extracted_into_by_one_process_at_a_time(tmp_path: Path) -> None:
+    """Its settings file is the lock; an indented settings file of version 0.1 resumes."""
+    arguments = (*TABLES, "--prompts", "A", "--contexts", "1", "-o", str(tmp_path / "trees"))
+    assert cli(*arguments).exit_code == 0
+    settings_file = tmp_path / "trees" / FOLDER_SETTINGS
+    document = json.loads(settings_file.read_text())
+    settings_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    with JsonLines(settings_file, folders.SCHEMA, document["settings"]):
+        result = cli(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "settings.json: got a file that another run is writing, expected a file to append to\n"
+    )
+    assert cli(*arguments).stdout.endswith("0 problems written, 1 found\n")

@@ -58,4 +58,4 @@ def run(
             versions=versions(),
             report=lambda count: update(advance=count),
         )
-    print(f"{folder}: {outcome.written} problems written, {outcome.found} found")
+    print(f"{folder}: {outcome.written} problems written, {outcome.existing} found")

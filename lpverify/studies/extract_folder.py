@@ -1,13 +1,14 @@
-"""A folder of extracted problems: one file a context, so a rerun goes on where the last one stopped.
+"""A folder of extracted problems, with one file for each context; an interrupted extraction resumes.
 
-``settings.json`` says what the problems were made with; a rerun with other settings is refused, not mixed in. More
-prompts or contexts may be added to a folder: neither changes a problem that is there.
+``settings.json`` says what the problems were computed from, and a rerun with other settings is refused. More prompts or
+contexts can be added to a folder, as they do not change a problem that is there.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,14 @@ TAIL = 40
 
 @dataclass(frozen=True)
 class Outcome:
-    """Problems written now and found there, for the contexts asked for."""
+    """How many of the requested problems were written now, and how many the folder already had."""
 
     written: int
-    found: int
+    existing: int
 
 
 def extract_folder(
-    opened: LoadedPair,
+    pair: LoadedPair,
     prompts: Sequence[Prompt],
     settings: Settings,
     folder: Path,
@@ -46,76 +47,88 @@ def extract_folder(
 ) -> Outcome:
     """Write ``KEY-POSITION.json`` for every context of every prompt that ``folder`` lacks.
 
-    All prompts are checked before anything is written; ``report`` is told how many contexts a step dealt with. Raises
-    InputError as `checked_requests` and for a folder with other content; SizeError as `extract`.
+    All prompts are checked before anything is written.
+
+    Args:
+        pair: The models.
+        prompts: A problem is named after the key of its prompt.
+        settings: Shape of the trees, and where the contexts are.
+        folder: Created if it does not exist.
+        chat: Wrap the prompts in the chat template.
+        versions: Stored with the settings of a new folder.
+        report: Called with the number of contexts that were just dealt with.
+
+    Raises:
+        InputError: As `checked_requests`, and for a folder of other settings, one with problem files but no settings,
+            and one that another process is extracting into.
+        SizeError: As `extract`.
     """
-    requests = checked_requests(opened, prompts, settings, chat)
-    last = text_length(settings.contexts, settings.stride)
+    requests = checked_requests(pair, prompts, settings, chat)
+    positions = range(0, text_length(settings.contexts, settings.stride) + 1, settings.stride)
     written = existing = 0
-    with folder_settings(folder, opened.describe(settings, chat=chat), versions or {}):
+    with _locked(folder, pair.describe(settings, chat=chat), versions or {}):
         for request in requests:
-            paths = [_path(folder, request, at) for at in range(0, last + 1, settings.stride)]
-            if all(path.exists() for path in paths):  # no need for the text
+            paths = {position: folder / f"{request.key}-{position}.json" for position in positions}
+            if all(path.exists() for path in paths.values()):  # the text is not needed
                 existing += settings.contexts
                 report(settings.contexts)
                 continue
-            contexts = own_contexts(opened, request, settings)
-            for context in contexts:
-                path = _path(folder, request, context.position)
+            texts = contexts_after(pair, request, settings)
+            for context in texts:
+                path = paths[context.position]
                 if path.exists():
                     existing += 1
                 else:
-                    save_problem(problem(opened, context, request, settings, chat), path)
+                    save_problem(problem_below(pair, context, request, settings, chat), path)
                     written += 1
                 report(1)
-            report(settings.contexts - len(contexts))
+            report(settings.contexts - len(texts))
     return Outcome(written, existing)
 
 
-def checked_requests(opened: LoadedPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
+def checked_requests(pair: LoadedPair, prompts: Sequence[Prompt], settings: Settings, chat: bool) -> list[Request]:
     """The prompts as tokens. Raises InputError if a context and the tree below it may not fit into a model."""
     length = max(text_length(settings.contexts, settings.stride), 1)
-    requests = opened.requests(prompts, chat=chat)
+    requests = pair.requests(prompts, chat=chat)
     for request in requests:
-        opened.models.check_context(len(request.tokens), length, settings.depth)
+        pair.models.check_context(len(request.tokens), length, settings.depth)
     return requests
 
 
-def own_contexts(opened: LoadedPair, request: Request, settings: Settings) -> list[Context]:
-    """The contexts in the target's text after one prompt."""
-    many = (settings.contexts, settings.stride, settings.sampling, settings.seed)
-    return contexts(opened.models, request, *many, opened.tokenizer.eos)
+def contexts_after(pair: LoadedPair, request: Request, settings: Settings) -> list[Context]:
+    """The contexts in the target's own text after one prompt."""
+    shape = (settings.contexts, settings.stride, settings.sampling, settings.seed)
+    return contexts(pair.models, request, *shape, pair.tokenizer.eos)
 
 
-def problem(opened: LoadedPair, context: Context, request: Request, settings: Settings, chat: bool) -> VerifyProblem:
-    """The problem below one context, with a description of where it is from."""
-    made, decode = extract(opened.models, context, settings), opened.tokenizer.decode
-    given = opened.describe(settings, chat=chat).items()
-    said = ", ".join(f"{name} {value}" for name, value in given if value is not None and value is not False)
-    labels = ", ".join(repr(decode([token])) for token in made.tokens)
+def problem_below(
+    pair: LoadedPair, context: Context, request: Request, settings: Settings, chat: bool
+) -> VerifyProblem:
+    """The problem below one context; its description says where it is from."""
+    extracted, decode = extract(pair.models, context, settings), pair.tokenizer.decode
+    described = pair.describe(settings, chat=chat).items()
+    stated = ", ".join(f"{name} {value}" for name, value in described if value is not None and value is not False)
+    labels = ", ".join(repr(decode([token])) for token in extracted.tokens)
     text = (
-        f"{said}; prompt {request.key}, {context.position} tokens into the target's text, after "
+        f"{stated}; prompt {request.key}, {context.position} tokens into the target's text, after "
         f"{decode(context.tokens)[-TAIL:]!r}; draftable at the root, by slot: {labels}"
     )
-    return VerifyProblem(made.pair, 1, f"{request.key}-{context.position}", text)
+    return VerifyProblem(extracted.pair, 1, f"{request.key}-{context.position}", text)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InputError now if `folder_settings` could not make or use ``folder`` later."""
+    """Raise InputError now if `extract_folder` could not make or use ``folder`` later."""
     if folder.is_dir():
         ready = os.access(folder, os.W_OK)
     else:
         ready = not folder.exists() and folder.parent.is_dir() and os.access(folder.parent, os.W_OK)
     if not ready:
-        raise errors.fail("--output", got=str(folder), expected="a folder that can be written, or made where one is")
+        expected = "a folder that can be written, or a new one in a folder that exists"
+        raise errors.fail("--output", got=str(folder), expected=expected)
 
 
-def folder_settings(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> JsonLines:
-    """Make ``folder`` if it does not exist, and lock and check its settings file.
-
-    Returns the open settings file; closing it releases the lock. Raises InputError for a folder of other settings, for
-    one with problem files but no settings, and for one that another process is extracting into.
-    """
+def _locked(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> JsonLines:
+    """Make ``folder`` if it does not exist, check its settings file and lock it until it is closed."""
     path = folder / FOLDER_SETTINGS
     try:
         folder.mkdir(exist_ok=True)
@@ -132,9 +145,7 @@ def folder_settings(folder: Path, description: dict[str, Any], versions: dict[st
             lines.append({"versions": versions})
     except BaseException:
         lines.close()
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
         raise
     return lines
-
-
-def _path(folder: Path, request: Request, position: int) -> Path:
-    return folder / f"{request.key}-{position}.json"

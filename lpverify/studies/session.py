@@ -99,8 +99,8 @@ class OpenPair(LoadedPair):
         settings = extraction.Settings(depth, Sampling(temperature, top_k, top_p), contexts, stride, seed)
         problems = []
         for request in folder.checked_requests(self, _keyed(prompts), settings, chat):
-            for context in folder.own_contexts(self, request, settings):
-                file = folder.problem(self, context, request, settings, chat)
+            for context in folder.contexts_after(self, request, settings):
+                file = folder.problem_below(self, context, request, settings, chat)
                 problems.append(VerifyProblem(file.pair, num_paths, file.name, file.description))
         return problems
 
