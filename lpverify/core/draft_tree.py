@@ -133,7 +133,7 @@ class DraftTree(Topology):
         if len(draft) != inner:
             draft = draft[tree.inner_nodes.tolist()]
         for name, rows in (("target", target), ("draft", draft)):
-            if not bool((rows >= 0).all()):  # false for NaN too
+            if len(rows) and not bool(rows.min() >= 0):  # false for NaN too
                 raise errors.fail(f"{name} rows", got="a negative or NaN entry", expected="probabilities")
         return _with_possible_drafts(tree, target, draft)
 

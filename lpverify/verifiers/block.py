@@ -31,7 +31,7 @@ def block_verification(rows: HostRows, weight: Array, paths: Any, chance: Array,
     Weights and tests belong to nodes, whichever path is verified, so they are computed once.
 
     Args:
-        weight: (n,) w of the nodes of those paths, on the host; 1 at the root.
+        weight: (n,) w of the nodes of those paths, on the host; 1 at the root, whose test always passes.
         paths: (r,) different drafted paths, integers. ``chance``: (r,) on the host, sums to 1.
         skew: q*/q as from `HostRows.skew`; None: q* = q.
     """
@@ -39,19 +39,19 @@ def block_verification(rows: HostRows, weight: Array, paths: Any, chance: Array,
     possible = np.flatnonzero(chance != 0)
     paths = np.asarray(paths)[possible]
     nodes, used = tree.node_of[paths], np.arange(tree.node_of.shape[1]) <= tree.lengths[paths][:, None]
-    tested = np.unique(nodes)
-    tested = tested[(tested > 0) & (tree.draft_row[tested] >= 0)]
+    # A node of weight 1 passes for sure, 0/0 included, so nodes before it on its path are never stopped at.
+    sure = used & (weight[nodes] == 1)
+    sure_from_here = np.logical_or.accumulate(sure[:, ::-1], axis=1)[:, ::-1]
+    tested = np.unique(nodes[used & ~sure_from_here & (tree.draft_row[nodes] >= 0)])
     position = np.arange(tree.size)
     position[tested] = tree.size + np.arange(len(tested))
-    untested = weight + 0  # at a leaf the test is the weight, at the root 1
-    untested[0] = one(weight)
     on_paths = nodes.reshape(-1)
-    w, untested, likely, place, on_paths, tested_there = rows.upload(
-        weight, untested, chance[possible], position[on_paths], on_paths, tested
+    w, likely, place, on_paths, tested_there = rows.upload(
+        weight, chance[possible], position[on_paths], on_paths, tested
     )
     w_tested = rows.take(w, tested_there)
     excess = rows.excess(tested, w_tested, None, skew)
-    tests = xp.concat([untested, test_probability(excess, w_tested)])
+    tests = xp.concat([w, test_probability(excess, w_tested)])  # at a leaf the test is the weight
     passes = xp.reshape(rows.take(tests, place), nodes.shape)
     if not used.all():
         passes = passes * rows.upload(used * one(weight))

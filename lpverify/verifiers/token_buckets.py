@@ -9,6 +9,7 @@ number. Tokens with q = 0 have a bucket of their own: a draft never proposes the
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ FINE = 2 * OCTAVES * 2**BITS
 
 LOWEST = (127 - OCTAVES) << BITS
 """The leading bits, sign and exponent included, of the float32 ratio 2^-OCTAVES."""
+
+HIGH_HALF = 1 if sys.byteorder == "little" else 0
+"""Which 16 bits of a float32 hold its sign, exponent and first 7 mantissa bits."""
 
 UNEVEN = 0.381966
 """Offset of the cuts from multiples of the bucket weight: weights that are equal on paper never lie on a cut."""
@@ -96,12 +100,11 @@ def _bins(target: Array, draft: Array) -> npt.NDArray[Any]:
     ratio = np.empty(draft.shape, dtype=np.float32)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore", under="ignore"):
         np.divide(target, draft, out=ratio, casting="same_kind")
-    leading = ratio.view(np.int32) >> (23 - BITS)
+    leading = ratio.view(np.uint16)[HIGH_HALF::2] >> (7 - BITS)
     bins = np.clip(leading, LOWEST, LOWEST + FINE - 1, out=leading)
     bins -= LOWEST
-    never = draft == 0
-    if never.any():
-        bins[never] = FINE
+    if draft.min() == 0:
+        bins[draft == 0] = FINE
     return bins
 
 
