@@ -1,4 +1,4 @@
-"""The audit rejects every fault of FAULTS.md that lives in verification, and others, and passes what only looks wrong.
+"""The audit rejects known faults of real implementations (S1 to S14) and others, and passes what only looks wrong.
 
 S9 (end of text, counting), S11 (caches) and S12 (temperature) are faults of a decoding loop, not of a verifier.
 """
@@ -57,7 +57,7 @@ def test_right_verifiers_pass(name: str) -> None:
     assert all(row.mode == "exact" and row.rational and row.total_variation == 0 for row in report.cases)
 
 
-# (mutant, cases or None for the table, kind, prefix, expected, got): the values of FAULTS.md where it has them
+# (mutant, cases or None for the table, kind, prefix, expected, got), with published values where there are some
 FAULTS: dict[str, tuple[Any, Any, str, Any, Any, Any]] = {
     "S1 top-k draft, raw q": (w.Drafting(w.top_two, w.token_rule), TOP_K, "law", (0,), "2/5", "1/2"),
     "S2 greedy draft, softmax q": (w.Drafting(w.argmax, w.token_rule), STEP, "law", (1,), "2/5", "1/6"),
@@ -149,7 +149,7 @@ def test_total_variations_that_are_known() -> None:
 
 
 def test_noise_used_twice_is_found() -> None:
-    """S3: exponentials shared by draft and replacement; total variation 2/45, law (1/5, 16/45, 4/9)."""
+    """S3: exponentials shared by draft and replacement; total variation 2/45, emitted (1/5, 16/45, 4/9)."""
     report = audit(w.NoiseTwice, cases=STEP, draws=40_000)
     assert report.cases[0].mode == "sampled"
     [(_, finding)] = report.findings

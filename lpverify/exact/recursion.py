@@ -112,14 +112,15 @@ def traversal_masses(pair: ModelPair, num_paths: int, max_terms: int = MAX_VISIT
     certain = one(pair.target[0])
 
     def offer(level: int, node: int, weight: Any, k: int, alive: Any) -> Any:
-        """Offer the subtree of a node that k paths pass through; the mass that fails, out of ``alive``."""
-        if not weight > 0:  # nothing below is accepted: all weights there stay 0, rejections or not
+        """Offer the subtree of a node with k paths, reached with probability ``alive``: Pr(it is rejected)."""
+        if not weight > 0:  # all weights below are 0 too: nothing there is accepted
             return alive
         if level == depth:
             return accept(level, node, weight, pair.bonus_rows[node], alive)
         return children(level, node, pair.target[level][node], pair.draft[level][node], weight, k, alive)
 
     def children(level: int, node: int, target: Array, draft: Array, weight: Any, k: int, alive: Any) -> Any:
+        """Offer the children of a node, then the node itself; the arguments are as after earlier rejections."""
         if k == 0:
             return accept(level, node, weight if level else certain, target, alive)
         failed = alive * 0
@@ -136,6 +137,7 @@ def traversal_masses(pair: ModelPair, num_paths: int, max_terms: int = MAX_VISIT
         return failed
 
     def accept(level: int, node: int, weight: Any, target: Array, alive: Any) -> Any:
+        """Stop at the node with probability ``weight`` and emit from ``target``: Pr(it is rejected)."""
         stop = alive * weight
         emitted[level][node] += stop * target
         return alive - stop
@@ -153,7 +155,7 @@ def traversal_visits(vocab_size: int, depth: int, num_paths: int) -> int:
 
     @cache
     def visits(level: int, k: int, left: int) -> int:
-        """Visits at and below a node with k paths to place on ``left`` children."""
+        """Visits at and below a node with k paths that pass through its ``left`` remaining children."""
         if level == depth or k == 0:
             return 1
         return left * sum(visits(level + 1, m, vocab_size) + visits(level, k - m, left - 1) for m in range(1, k + 1))
