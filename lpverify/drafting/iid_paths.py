@@ -10,11 +10,10 @@ probability 0 are left out. Paths are tuples of tokens in the order of `lpverify
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
-from math import comb, factorial, prod
+from math import comb, factorial
 from typing import Any
 
 import numpy as np
@@ -60,20 +59,10 @@ class IidPaths(DraftDistribution):
         return DraftTree.from_pair(pair, paths)
 
     def enumerate(self, pair: ModelPair, *, ordered: bool = True) -> Iterator[Draft]:
-        masses = pair.draft_paths[-1].tolist()
-        leaves = [
-            (leaf, mass)
-            for leaf, mass in zip(prefix_tree.prefixes(pair.vocab_size, pair.depth), masses, strict=True)
-            if mass > 0
-        ]
-        if ordered:
-            for chosen in product(leaves, repeat=self.num_paths):
-                yield Draft(tuple(leaf for leaf, _ in chosen), prod(mass for _, mass in chosen))
-            return
-        for chosen in combinations_with_replacement(leaves, self.num_paths):
-            paths = tuple(leaf for leaf, _ in chosen)
-            orders = factorial(self.num_paths) // prod(factorial(m) for m in Counter(paths).values())
-            yield Draft(paths, orders * prod(mass for _, mass in chosen))
+        leaves = list(prefix_tree.prefixes(pair.vocab_size, pair.depth))
+        drawn, probability = draws(pair.draft_paths[-1], self.num_paths, ordered=ordered)
+        for indices, mass in zip(drawn.tolist(), probability.tolist(), strict=True):
+            yield Draft(tuple(leaves[index] for index in indices), mass)
 
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
         return count_draws(int((pair.draft_paths[-1] > 0).sum()), self.num_paths, ordered=ordered)
