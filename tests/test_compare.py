@@ -22,7 +22,7 @@ from lpverify.drafting.iid_paths import phi
 from lpverify.errors import InputError
 from lpverify.exact import ranking
 from lpverify.exact.breakdown import balance, parse_prefix
-from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison, parse_names
+from lpverify.exact.compare import ALGORITHMS, COLUMNS, OPTIMUM, RANKING, RELAXATION, compare, comparison
 from lpverify.exact.ranking import best_ranking, evaluate_orders, greedy_order, selection_of_orders
 from lpverify.lp import single_path
 
@@ -245,5 +245,7 @@ def test_law_errors_are_left_out_beyond_the_limit_and_names_are_checked() -> Non
     assert [found[n]["gbv"].law_error is None for n in (9, 10)] == [True, False]
     with pytest.raises(InputError, match="'magic'"):
         comparison(problem, ["magic"])
-    with pytest.raises(InputError, match="--algorithms: got ''"):
-        parse_names("--algorithms", "")
+    with pytest.raises(InputError, match="algorithms: got none"):
+        comparison(problem, "")
+    with pytest.raises(InputError, match="algorithm: got 3, expected one of token"):
+        comparison(problem, [3])  # type: ignore[list-item]

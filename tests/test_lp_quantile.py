@@ -164,7 +164,7 @@ class TestSolve:
             ({"method": "simplex"}, "method: got 'simplex', expected one of auto"),
             ({"method": "closed-form"}, "method: got 'closed-form' with 2 paths"),
             ({"method": "one-step"}, "depth for the one-step closed form: got 2"),
-            ({"tolerance": 0.0}, "tolerance: got 0.0, expected a positive number"),
+            ({"tolerance": 0.0}, "tolerance: got 0.0, expected a finite number > 0"),
         ],
     )
     def test_bad_arguments(self, arguments: dict[str, object], message: str) -> None:

@@ -19,7 +19,7 @@ from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import RankTable
 from lpverify.drafting.iid_paths import IidPaths
 from lpverify.errors import InputError
-from lpverify.exact.evaluate import build, evaluate
+from lpverify.exact.evaluate import as_verifier, evaluate
 from lpverify.lp import certify, one_step, single_path
 from lpverify.lp.solve import solve
 from lpverify.numerics import as_float, total
@@ -49,7 +49,7 @@ def test_lossless_and_optimal_in_fractions(name: str, paths: int) -> None:
     if paths == 3 and name == "zeros":
         problem = problem.with_num_paths(2)
     optimum = solve(problem)
-    policy = build("policy", problem, optimum)
+    policy = as_verifier("policy", problem, optimum)
     result = evaluate(problem, policy)
     assert result.law_error == 0
     assert result.block_efficiency == total(policy.stop_distribution.certificate.prefix_acceptance)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def test_closed_form_of_one_step() -> None:
 @pytest.mark.parametrize("pair", [COIN, make.rational(3, 2, seed=2)], ids=["coin", "tree"])
 def test_one_path_is_block_verification(pair: ModelPair) -> None:
     """Equal stop laws, in Fractions, on every path."""
-    policy, block = build("policy", VerifyProblem(pair, 1)), verifier("bv")
+    policy, block = as_verifier("policy", VerifyProblem(pair, 1)), verifier("bv")
     for draft in IidPaths(1).enumerate(pair):
         view = DraftTree.from_pair(pair, draft.paths)
         first, second = policy(view), block(view)
@@ -135,8 +135,8 @@ def test_a_table_with_wrong_marginals_is_not() -> None:
 
 
 def test_exact_certificate_runs_on_floats_too() -> None:
-    exact = build("policy", VerifyProblem(COIN, 3))
-    inexact = build("policy", VerifyProblem(COIN.floats, 3))
+    exact = as_verifier("policy", VerifyProblem(COIN, 3))
+    inexact = as_verifier("policy", VerifyProblem(COIN.floats, 3))
     view = DraftTree.from_pair(COIN, [(0, 1), (1, 1), (1, 1)])
     floats = DraftTree.from_pair(COIN.floats, view.paths)
     assert as_float(exact(view).stop) == pytest.approx(exact(floats).stop, abs=1e-15)
@@ -148,7 +148,7 @@ def test_exact_certificate_runs_on_floats_too() -> None:
 def test_tensors_agree() -> None:
     torch: Any = pytest.importorskip("torch")
     pair = make.dirichlet(3, 2, seed=1)
-    policy = build("policy", VerifyProblem(pair, 3))
+    policy = as_verifier("policy", VerifyProblem(pair, 3))
     view = DraftTree.from_pair(pair, [(0, 1), (2, 1), (0, 1)])
     on_torch = policy(DraftTree.build(view.paths, torch.tensor(view.target), torch.tensor(view.draft)))
     assert on_torch.stop == pytest.approx(policy(view).stop, abs=1e-15)
@@ -166,7 +166,7 @@ def test_law_of_the_bin_has_the_table_as_joint_law() -> None:
 
 
 def test_refused() -> None:
-    policy = build("policy", VerifyProblem(COIN, 2))
+    policy = as_verifier("policy", VerifyProblem(COIN, 2))
     with pytest.raises(InputError, match="drafts of the policy: got 1 paths of 2 out of 2 tokens, expected 2 paths"):
         policy(DraftTree.from_pair(COIN, [(0, 1)]))
     one = iid_pair(fractions("1/4 3/4"), fractions("3/5 2/5"), 1)

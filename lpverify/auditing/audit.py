@@ -214,7 +214,7 @@ def _shown(value: Any) -> str:
 def _audit_verifier(subject: str | Verifier, case: Case, tolerance: float) -> CaseAudit:
     pair = case.problem.pair
     try:
-        algorithm = subject if isinstance(subject, Verifier) else evaluate.build(subject, case.problem)
+        algorithm = subject if isinstance(subject, Verifier) else evaluate.as_verifier(subject, case.problem)
         unsymmetric = replace(algorithm, path_order=True, first_path_only=False)  # do not trust declared symmetries
         masses, terms = evaluate.enumerated_masses(pair, unsymmetric, case.problem.num_paths)
     except errors.SizeError as error:

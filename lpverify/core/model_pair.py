@@ -217,7 +217,7 @@ class ModelPair:
                     expected = f"{(tree.level_size(size, i), size)} (rows, tokens)"
                     raise errors.fail(f"{name} level {i}", got=_shape(rows), expected=expected)
         after = bonus[0] if bonus else ones(size, target[0]) / (ones(1, target[0]) * size)
-        if bonus and len(after) == 1:
+        if after.ndim == 2 and len(after) == 1:
             after = after[0]
         shapes = ((size,), (size, size), (tree.level_size(size, len(target)), size))
         if after.shape not in shapes:

@@ -15,20 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpverify import errors
-from lpverify.core.problem import VerifyProblem
-from lpverify.core.results import Certificate, LpSolution, RefinementStep
-from lpverify.exact import evaluate as enumeration
+from lpverify.core.problem import ProblemLike, VerifyProblem, as_problem, as_problems
+from lpverify.core.results import LpSolution, RefinementStep, Result
 from lpverify.exact.closed_form import block_efficiency
+from lpverify.exact.evaluate import Algorithm, as_verifier, evaluate, policy_certificate
 from lpverify.exact.ranking import best_ranking
 from lpverify.lp import single_path
-from lpverify.lp.certify import exact_certificate
 from lpverify.lp.coverage import node_relaxation
 from lpverify.lp.solve import solve
 from lpverify.numerics import is_exact, total
-from lpverify.verifiers import VERIFIERS, Verifier, names
+from lpverify.verifiers import VERIFIERS, Verifier
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 OPTIMUM, RELAXATION, RANKING = "optimum", "node relaxation", "best ranking"
 REFERENCES = (RELAXATION, OPTIMUM, RANKING)
 """Rows that are not algorithms."""
+
+Algorithms: TypeAlias = Sequence[Algorithm] | str | None
+"""Several algorithms; None: `ALGORITHMS`."""
 
 POLICY = "policy"
 ALGORITHMS = tuple(VERIFIERS)
@@ -48,27 +50,45 @@ EXACT_SHARE = 5
 """Fractions are slower: a law error is exact up to ``max_drafts / EXACT_SHARE`` drafts, else computed in floats."""
 
 
-@dataclass(frozen=True)
-class AlgorithmResult:
-    """One row: ``block_efficiency`` is None where the algorithm was refused, ``refused`` then says why."""
+@dataclass(frozen=True, repr=False)
+class AlgorithmResult(Result):
+    """One row of a comparison.
+
+    Attributes:
+        name: Of the algorithm, or one of `REFERENCES`.
+        block_efficiency: Expected tokens per target call; None if the algorithm was refused.
+        law_error: Total variation distance between the distribution of the first L+1 emitted tokens and the target's;
+            None if it was not enumerated.
+        method: How the value was computed.
+        exact: The value as a Fraction.
+        refused: Why the algorithm was refused.
+    """
 
     name: str
     block_efficiency: float | None
-    law_error: float | None  # total variation of the emitted (L+1)-token law to the target's; None: not enumerated
+    law_error: float | None
     method: str
     exact: Fraction | None = None
     refused: str = ""
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The optimum and everything that is measured against it, for one number of paths."""
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
+    """The optimum and everything that is compared with it, for one K.
+
+    Attributes:
+        problem: The problem.
+        single_path: Optimum for K = 1.
+        multi_path: Optimum for the problem's K.
+        results: One row per algorithm.
+        references: The node relaxation (an upper bound) and the best single ranking.
+    """
 
     problem: VerifyProblem
     single_path: LpSolution
     multi_path: LpSolution
     results: tuple[AlgorithmResult, ...]
-    references: tuple[AlgorithmResult, ...]  # node-relaxation bound, best single ranking
+    references: tuple[AlgorithmResult, ...]
 
     def gap(self, result: AlgorithmResult) -> float | None:
         """Multi-path optimum minus the row's block efficiency."""
@@ -90,26 +110,18 @@ class Comparison:
         best = measure(self.problem, OPTIMUM, self.multi_path)
         relaxation, *others = self.references
         rows = [
-            (
-                self.problem.num_paths,
-                row.name,
-                row.block_efficiency,
-                self.gap(row),
-                self.relative_gap(row),
-                row.law_error,
-                row.method,
-            )
+            (row.name, row.block_efficiency, self.gap(row), self.relative_gap(row), row.law_error, row.method)
             for row in (relaxation, best, *others, *self.results)
         ]
-        frame = pd.DataFrame(rows, columns=list(COLUMNS))
-        numbers = list(COLUMNS[2:6])
-        frame[numbers] = frame[numbers].astype(float)
-        return frame
+        frame = pd.DataFrame(rows, columns=list(COLUMNS[1:]))
+        frame.insert(0, COLUMNS[0], self.problem.num_paths)
+        return frame.astype(dict.fromkeys(COLUMNS[2:6], float))
 
 
 def comparison(
-    problem: VerifyProblem,
-    algorithms: Sequence[str] | None = None,
+    problem: ProblemLike,
+    algorithms: Algorithms = None,
+    num_paths: int | None = None,
     *,
     method: str = "auto",
     tolerance: float = 1e-9,
@@ -119,27 +131,43 @@ def comparison(
     progress: Callable[[RefinementStep], None] | None = None,
     stage: Callable[[str], None] = lambda name: None,
 ) -> Comparison:
-    """Solve for both optima and evaluate ``algorithms`` (default: `ALGORITHMS`) exactly.
+    """Solve for both optima and evaluate algorithms exactly.
 
-    ``method``, ``tolerance``, ``time_limit`` (seconds), ``exact`` and ``progress`` are `lpverify.lp.solve.solve`'s;
-    ``exact`` needs a rational problem. ``max_drafts`` bounds the drafts that are enumerated for a law error where the
-    value itself is known in closed form. ``stage`` is told what begins.
+    Args:
+        problem: A problem or what can become one (`lpverify.as_problem`).
+        algorithms: Names (also as a text with commas), verifiers, or functions as in `evaluate`; None: `ALGORITHMS`.
+        num_paths: K; None: that of the problem.
+        method: As the next four, of `lpverify.lp.solve.solve`.
+        tolerance: Certified gap.
+        time_limit: In seconds.
+        exact: Needs a rational problem.
+        progress: Called after every refinement step.
+        max_drafts: Largest number of drafts that are enumerated for ``law_error`` if the value has a closed form.
+        stage: Called with the name of what begins.
 
-    Raises InputError for an algorithm that was asked for by name and is refused, for its size mostly; of the default
-    ones such an algorithm is a row with ``refused`` set.
+    Raises:
+        InputError: A listed algorithm that is unknown, or refused, mostly for its size. If ``algorithms`` is None,
+            a refused algorithm is a row with ``refused`` set.
     """
-    chosen = ALGORITHMS if algorithms is None else tuple(algorithms)
-    for name in chosen:
-        errors.choice("algorithm", name, ALGORITHMS)
+    problem = as_problem(problem, num_paths)
+    chosen: list[Algorithm] = list(ALGORITHMS)
+    if isinstance(algorithms, str):
+        chosen = list(errors.choices("algorithms", algorithms, ALGORITHMS))
+    elif algorithms is not None:
+        chosen = [
+            errors.choice("algorithm", one, ALGORITHMS) if isinstance(one, str) else as_verifier(one, problem)
+            for one in algorithms
+        ]
     stage("single-path optimum")
     single = single_path.solve(problem.pair)
     stage("multi-path optimum")
     multi = solve(problem, method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress)
     results = []
-    for name in chosen:
+    for algorithm in chosen:
+        name = algorithm.name if isinstance(algorithm, Verifier) else str(algorithm)
         stage(name)
         try:
-            results.append(measure(problem, name, multi, max_drafts))
+            results.append(measure(problem, algorithm, multi, max_drafts))
         except errors.InputError as error:
             if algorithms is not None:
                 raise type(error)(f"algorithm {name}: {error}") from error
@@ -151,112 +179,89 @@ def comparison(
 
 def measure(
     problem: VerifyProblem,
-    name: str,
+    algorithm: Algorithm,
     optimum: LpSolution,
     max_drafts: int = MAX_DRAFTS,
     max_terms: int | None = None,
 ) -> AlgorithmResult:
-    """One row, for an algorithm or one of `REFERENCES`; ``optimum`` is the problem's, as `solve` found it.
+    """One row of a comparison.
 
-    The value is in closed form where there is one, the law error there where the drafts can be enumerated.
-    ``max_terms`` bounds the terms of the others' evaluation (default: the limit of `evaluate`'s method). Raises
-    InputError for a name that cannot be measured, SizeError where it is too large.
+    Args:
+        problem: The problem.
+        algorithm: As in `evaluate`, or one of `REFERENCES`.
+        optimum: The problem's, from `solve`.
+        max_drafts: Largest number of drafts that are enumerated for ``law_error`` if the value has a closed form.
+        max_terms: Largest number of terms otherwise; None: the limit of `evaluate`'s method.
+
+    Raises:
+        InputError: An algorithm that cannot be measured.
+        SizeError: One for which the problem is too large.
     """
-    if name == OPTIMUM:
+    if algorithm == OPTIMUM:
         return AlgorithmResult(OPTIMUM, optimum.value, None, optimum.method, optimum.exact)
-    if name in (RELAXATION, RANKING):
-        return _relaxation(problem) if name == RELAXATION else _ranking(problem)
-    if name not in names(closed_form=True) and name != POLICY:
-        found = enumeration.evaluate(problem, name, max_terms=max_terms)
-        value: float | Fraction = found.block_efficiency
-        return AlgorithmResult(name, float(value), _float(found.law_error), found.method, _fraction(name, value))
-    if name == POLICY:
-        certificate = _certificate(problem, optimum)
+    if algorithm == RELAXATION:
+        bound, _ = node_relaxation(problem.pair, problem.num_paths)
+        return AlgorithmResult(RELAXATION, float(bound), None, "closed form", bound if is_exact(bound) else None)
+    if algorithm == RANKING:
+        best = best_ranking(problem)
+        effort = f"{'all' if best.complete else 'search,'} {best.orders_tried} orders"
+        return AlgorithmResult(RANKING, best.block_efficiency, None, effort if best.orders_tried > 1 else "any order")
+    law_error: float | Fraction | None
+    if algorithm == POLICY:
+        certificate = policy_certificate(problem, optimum)
         value, verifier = total(certificate.prefix_acceptance), VERIFIERS[POLICY](certificate)
     else:
-        value, verifier = block_efficiency(problem.pair, name, problem.num_paths), VERIFIERS[name]()
-    law_error = _law_error(verifier, problem, max_drafts)
-    return AlgorithmResult(name, float(value), law_error, "closed form", _fraction(name, value))
+        verifier = as_verifier(algorithm, problem)
+        value = None if verifier.closed_form is None else block_efficiency(problem.pair, verifier, problem.num_paths)
+    if value is None:
+        result = evaluate(problem, verifier, max_terms=max_terms)
+        value, law_error, method = result.block_efficiency, result.law_error, result.method
+    else:
+        law_error, method = _law_error(verifier, problem, max_drafts), "closed form"
+    # SpecTr's rho is irrational: the Fraction is that of a rho nearby
+    exact = value if isinstance(value, Fraction) and verifier.name != "spectr" else None
+    return AlgorithmResult(verifier.name, float(value), None if law_error is None else float(law_error), method, exact)
 
 
-def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> float | None:
-    """By enumeration, in the problem's arithmetic where that is quick enough; None beyond ``max_drafts``."""
+def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> float | Fraction | None:
+    """By enumeration, in the problem's arithmetic if that is quick enough; None beyond ``max_drafts``."""
     floats = VerifyProblem(problem.pair.floats, problem.num_paths)
-    for task, most in ((problem, max_drafts // (EXACT_SHARE if problem.pair.rational else 1)), (floats, max_drafts)):
+    share = EXACT_SHARE if problem.pair.rational else 1
+    for task, limit in ((problem, max_drafts // share), (floats, max_drafts)):
         try:
-            found = enumeration.evaluate(task, verifier, method="enumeration", max_terms=most)
+            return evaluate(task, verifier, method="enumeration", max_terms=limit).law_error
         except errors.SizeError:
             continue
-        return _float(found.law_error)
     return None
 
 
-def _certificate(problem: VerifyProblem, optimum: LpSolution) -> Certificate:
-    """What runs the optimum, in the problem's arithmetic (in Fractions it attains the optimum to about 1e-9)."""
-    found = optimum.certificate
-    if found is None:
-        raise errors.fail("its rank table", got=f"none from method {optimum.method}", expected="another method")
-    if problem.pair.rational and not is_exact(found.ranks.mass):
-        return exact_certificate(problem.pair, found)
-    return found
-
-
-def _float(value: float | Fraction | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _fraction(name: str, value: float | Fraction) -> Fraction | None:
-    """The exact value; None in floats, and for SpecTr: its rho is irrational, the Fraction is that of a rho nearby."""
-    return value if isinstance(value, Fraction) and name != "spectr" else None
-
-
-def _relaxation(problem: VerifyProblem) -> AlgorithmResult:
-    bound, _ = node_relaxation(problem.pair, problem.num_paths)
-    exact = bound if isinstance(bound, Fraction) else None
-    return AlgorithmResult(RELAXATION, float(bound), None, "closed form", exact)
-
-
-def _ranking(problem: VerifyProblem) -> AlgorithmResult:
-    best = best_ranking(problem)
-    effort = "all" if best.complete else "search,"
-    how = f"{effort} {best.orders_tried} orders" if best.orders_tried > 1 else "any order"
-    return AlgorithmResult(RANKING, best.block_efficiency, None, how)
-
-
 def compare(
-    problem: VerifyProblem,
+    problem: ProblemLike,
     num_paths: int | Iterable[int] | None = None,
     *,
-    algorithms: Sequence[str] | None = None,
+    algorithms: Algorithms = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Optimum, bounds and algorithms as one frame; ``num_paths`` are the numbers of paths (default: the problem's).
+    """Optimum, bounds and algorithms side by side, for one K or several.
 
-    Columns: paths, name, block_efficiency, gap, relative_gap, law_error, method. Rows for each number of paths: the
-    node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms. ``options`` are
-    those of `comparison`.
+    Args:
+        problem: A problem or what can become one: a name, a file, a pair, a document (`lpverify.as_problem`).
+        num_paths: K, or several; None: that of the problem.
+        algorithms: Names (also as a text with commas), verifiers, or functions as in `evaluate`; None: all names.
+        options: Those of `comparison`: method, tolerance, time_limit, exact, max_drafts, progress, stage.
 
-    >>> from lpverify.core.problem import load_problem
-    >>> frame = compare(VerifyProblem(load_problem("one-position").pair), [1, 2], algorithms=["bv", "gbv"])
+    Returns:
+        A frame with the columns paths, name, block_efficiency, gap, relative_gap, law_error and method. Rows for each
+        K: the node relaxation (an upper bound), the optimum, the best single ranking, then the algorithms.
+
+    Raises:
+        InputError: As `comparison`.
+
+    >>> frame = compare("one-position", [1, 2], algorithms=["bv", "gbv"])
     >>> frame[frame["name"] == "gbv"]["block_efficiency"].round(6).tolist()
     [1.6, 1.84]
     """
     import pandas as pd
 
-    numbers = (
-        [problem.num_paths] if num_paths is None else [num_paths] if isinstance(num_paths, int) else list(num_paths)
-    )
-    frames = [comparison(problem.with_num_paths(number), algorithms, **options).frame() for number in numbers]
+    frames = [comparison(one, algorithms, **options).frame() for one in as_problems(problem, num_paths)]
     return pd.concat(frames, ignore_index=True)
-
-
-def parse_names(what: str, text: str) -> tuple[str, ...]:
-    """Algorithm names separated by commas, without repeats.
-
-    >>> parse_names("--algorithms", "gbv, bv,gbv")
-    ('gbv', 'bv')
-    """
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        errors.choice(what, name, ALGORITHMS)
-    return names

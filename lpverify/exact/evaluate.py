@@ -1,33 +1,40 @@
-"""Exact evaluation of a verifier: block efficiency, accepted lengths, the emitted law and its distance to the target.
+"""Exact evaluation of a verifier: block efficiency, accepted lengths, and the distribution of the emitted tokens.
 
 Three methods, which agree where they overlap:
 
 * ``"enumeration"``: the `StopDistribution` summed over all drafts with their exact probabilities: multisets of K
   leaves, or ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes.
-* ``"recursion"``: on (node, number of paths through it), for tree walkers and Traversal (`lpverify.exact.recursion`).
+* ``"recursion"``: on (node, number of paths through it), for top-down verifiers and Traversal (`exact.recursion`).
 * ``"closed form"``: prefix acceptance probabilities (`lpverify.exact.closed_form`), the value only.
 
-The first two give the emitted mass of every (stop node, next token). Continued by the target this is the law of the
-first L+1 tokens; a verifier is lossless when it equals the target's. Everything is exact for rational problems.
+The first two give the emitted mass of every (stop node, next token). Continued by the target, this is the distribution
+of the first L+1 tokens; a verifier is lossless if it equals the target's. Everything is exact for rational problems.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree, level_index
 from lpverify.core.model_pair import ModelPair, path_probabilities
-from lpverify.core.problem import VerifyProblem
-from lpverify.core.results import Evaluation, LpSolution
+from lpverify.core.problem import ProblemLike, VerifyProblem, as_problem
+from lpverify.core.results import Certificate, Evaluation, LpSolution
 from lpverify.drafting.iid_paths import IidPaths
 from lpverify.exact import recursion
 from lpverify.exact.closed_form import block_efficiency
-from lpverify.numerics import Array, Levels
-from lpverify.verifiers import Verifier, names, verifier
+from lpverify.lp.certify import exact_certificate
+from lpverify.lp.solve import solve
+from lpverify.numerics import Array, Levels, is_exact
+from lpverify.verifiers import StopDistribution, Verifier, names, verifier
+
+Algorithm: TypeAlias = str | Verifier | Callable[[DraftTree], StopDistribution]
+"""A verifier, its name, or a function that is one."""
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
 MAX_DRAFTS = 20_000
@@ -35,26 +42,43 @@ MAX_DRAFTS = 20_000
 
 
 def evaluate(
-    problem: VerifyProblem, algorithm: Verifier | str, *, method: str = "auto", max_terms: int | None = None
+    problem: ProblemLike,
+    algorithm: Algorithm,
+    num_paths: int | None = None,
+    *,
+    method: str = "auto",
+    max_terms: int | None = None,
 ) -> Evaluation:
-    """Evaluate a verifier (or the one of that name) on ``problem``.
+    """Evaluate a verifier on a problem: block efficiency, accepted lengths, and whether it is lossless.
 
-    ``method`` is one of `METHODS`; ``"auto"`` takes the recursion where there is one, else enumeration up to
-    ``max_terms`` terms, else the closed form. Raises InputError for an unknown name or a method that the verifier has
-    not, SizeError beyond ``max_terms`` (default: the limit of the method).
+    Args:
+        problem: A problem or what can become one: a name, a file, a pair, a document (`lpverify.as_problem`).
+        algorithm: A name of `lpverify.verifiers.VERIFIERS`, a `Verifier`, or a function of one `DraftTree` that returns
+            a `StopDistribution`. "policy" is the optimum of the linear program, which is then solved.
+        num_paths: K; None: that of the problem.
+        method: One of `METHODS`. "auto" is the recursion for verifiers that have one, else enumeration up to
+            ``max_terms`` terms, else the closed form.
+        max_terms: Largest number of terms; None: a limit of the method.
 
-    >>> from lpverify.core.model_pair import ModelPair
-    >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
-    >>> round(evaluate(VerifyProblem(coin, num_paths=2), "specinfer").block_efficiency, 6)
+    Returns:
+        The evaluation, in Fractions for a rational problem.
+
+    Raises:
+        InputError: No problem, an unknown algorithm, or a method that the verifier does not have.
+        SizeError: More than ``max_terms`` terms.
+
+    >>> coin = ModelPair.iid([0.25, 0.75], [0.6, 0.4], depth=1)
+    >>> round(evaluate(coin, "specinfer", 2).block_efficiency, 6)
     1.79
     """
+    problem = as_problem(problem, num_paths)
     errors.choice("method", method, METHODS)
-    checked = build(algorithm, problem) if isinstance(algorithm, str) else algorithm
+    checked = as_verifier(algorithm, problem)
     paths = 1 if checked.first_path_only else problem.num_paths
     recursive = checked.node_rule is not None or checked.leaf_to_root
     closed = checked.closed_form is not None
     if method == "recursion" and not recursive:
-        raise errors.fail("method", got=f"recursion for {checked.name}", expected="a tree walker or traversal")
+        raise errors.fail("method", got=f"recursion for {checked.name}", expected="a top-down verifier or traversal")
     if method == "closed form" and not closed:
         expected = "one of " + ", ".join(names(closed_form=True))
         raise errors.fail("method", got=f"closed form for {checked.name}", expected=expected)
@@ -79,19 +103,50 @@ def evaluate(
     return _evaluation(problem, checked.name, masses, terms, method)
 
 
-def build(name: str, problem: VerifyProblem, optimum: LpSolution | None = None) -> Verifier:
-    """The verifier called ``name``; ``policy`` from the problem's ``optimum``, which is solved for where not given.
+def as_verifier(algorithm: Algorithm, problem: VerifyProblem, optimum: LpSolution | None = None) -> Verifier:
+    """The verifier that `evaluate` runs for ``algorithm``.
 
-    In Fractions for a rational problem. Raises InputError for an unknown name and an optimum without a certificate.
+    Args:
+        algorithm: A name, a verifier, or a function as in `evaluate`.
+        problem: To which the policy of the linear program belongs.
+        optimum: Its solution, for the policy; None: it is solved.
+
+    Raises:
+        InputError: An unknown name, something else, or an optimum without a certificate.
     """
-    if name != "policy":
-        return verifier(name)
-    from lpverify.lp import certify, solve
+    if isinstance(algorithm, Verifier):
+        return algorithm
+    if algorithm == "policy":
+        return verifier("policy", policy_certificate(problem, optimum or solve(problem)))
+    if isinstance(algorithm, str) or not callable(algorithm):
+        return verifier(algorithm)
+    try:
+        inspect.signature(algorithm).bind(None)
+    except (TypeError, ValueError):
+        expected = "a function of one DraftTree that returns a StopDistribution (audit() takes programs)"
+        raise errors.fail("algorithm", got=errors.shown(algorithm), expected=expected) from None
+    name = getattr(algorithm, "__name__", type(algorithm).__name__)
 
-    solution = optimum or solve.solve(problem)
-    if solution.certificate is not None and problem.pair.rational:
-        return verifier(name, certify.exact_certificate(problem.pair, solution.certificate))
-    return verifier(name, solution)
+    def stop_distribution(tree: DraftTree) -> StopDistribution:
+        result = algorithm(tree)
+        if not isinstance(result, StopDistribution):
+            raise errors.fail(f"algorithm {name}", got=errors.shown(result), expected="a StopDistribution")
+        return result
+
+    return Verifier(name, stop_distribution)
+
+
+def policy_certificate(problem: VerifyProblem, optimum: LpSolution) -> Certificate:
+    """The certificate that runs the optimum, in the problem's arithmetic.
+
+    In Fractions it attains the optimum to about 1e-9. Raises InputError if the method of ``optimum`` has none.
+    """
+    certificate = optimum.certificate
+    if certificate is None:
+        expected = "another method, with a certificate"
+        raise errors.fail("policy", got=f"an optimum of the method {optimum.method}", expected=expected)
+    exact = problem.pair.rational and not is_exact(certificate.ranks.mass)
+    return exact_certificate(problem.pair, certificate) if exact else certificate
 
 
 def enumerated_masses(
@@ -123,7 +178,7 @@ def draft_count(pair: ModelPair, algorithm: Verifier, paths: int) -> int:
 
 
 def emitted_law(pair: ModelPair, emitted: Levels) -> Array:
-    """Law of the first L+1 tokens, shape (V**(L+1),), when the target continues after each emitted token."""
+    """Distribution of the first L+1 tokens, shape (V**(L+1),), if the target continues after each emitted token."""
     begun = emitted[0].reshape(-1)
     for rows, stopped in zip((*pair.target[1:], pair.bonus_rows), emitted[1:], strict=True):
         begun = (begun[:, None] * rows + stopped).reshape(-1)
@@ -131,7 +186,7 @@ def emitted_law(pair: ModelPair, emitted: Levels) -> Array:
 
 
 def total_variation(first: Array, second: Array) -> Any:
-    """Half the sum of absolute differences of two laws."""
+    """Half the sum of absolute differences of two distributions."""
     return abs(first - second).sum() / 2
 
 
@@ -162,5 +217,5 @@ def _instead(algorithm: Verifier) -> str:
     if algorithm.node_rule is not None or algorithm.leaf_to_root:
         return 'use method="recursion"'
     if algorithm.closed_form is not None:
-        return 'use method="closed form" for the value without the law'
+        return 'use method="closed form" for the value alone'
     return "use fewer paths or a smaller tree"

@@ -3,50 +3,91 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, overload
 
 from lpverify import errors
-from lpverify.core.problem import VerifyProblem
+from lpverify.core.problem import ProblemLike, as_problems
 from lpverify.core.results import LpSolution, RefinementStep
 from lpverify.lp import dense, one_step, quantile, rational, reference, single_path
 
 METHODS = ("auto", "closed-form", "one-step", "quantile", "dense", "transport", "antichain", "cutting-planes")
 
 
+@overload
 def solve(
-    problem: VerifyProblem,
+    problem: ProblemLike,
+    num_paths: int | None = None,
+    *,
+    method: str = ...,
+    tolerance: float = ...,
+    time_limit: float | None = ...,
+    exact: bool = ...,
+    progress: Callable[[RefinementStep], None] | None = ...,
+) -> LpSolution: ...
+@overload
+def solve(
+    problem: ProblemLike,
+    num_paths: Iterable[int],
+    *,
+    method: str = ...,
+    tolerance: float = ...,
+    time_limit: float | None = ...,
+    exact: bool = ...,
+    progress: Callable[[RefinementStep], None] | None = ...,
+) -> list[LpSolution]: ...
+def solve(
+    problem: ProblemLike,
+    num_paths: int | Iterable[int] | None = None,
     *,
     method: str = "auto",
     tolerance: float = 1e-9,
     time_limit: float | None = None,
     exact: bool = False,
     progress: Callable[[RefinementStep], None] | None = None,
-) -> LpSolution:
+) -> LpSolution | list[LpSolution]:
     """The optimal block efficiency of any lossless verifier with K i.i.d. draft paths, between certified bounds.
 
-    ``method`` is one of `METHODS`; "auto" takes the closed form for K = 1 and the rank-quantile program otherwise
-    (its answer carries a certificate, which the one-step closed form of L = 1 does not need). The others are
-    reference formulations for small sizes.
+    With f(c) the probability that the accepted prefix passes through c, phi(s) = 1 - (1 - s)^K, and Q(A) the draft
+    probability of a set A of nodes of which none is an ancestor of another (theory 2.1), the program is::
 
-    ``exact`` (rational problems only) also proves the optimum as a fraction where that is possible (about 100 nodes,
-    up to 400), and gives rational bounds beyond: see `LpSolution.exact` and `LpSolution.exact_bounds`.
+        maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),  sum_{c in A} f(c) <= phi(Q(A)) for all A
 
-    ``tolerance`` is the certified gap to stop at, ``time_limit`` in seconds; bounds are valid whatever the ``status``.
+    Args:
+        problem: A problem or what can become one: a name, a file, a pair, a document (`lpverify.as_problem`).
+        num_paths: K, or several; None: that of the problem.
+        method: One of `METHODS`. "auto" is the closed form for K = 1 and the rank-quantile program (theory 2.4)
+            otherwise, whose answer carries a certificate. The others are reference formulations for small sizes.
+        tolerance: Certified gap, in tokens, to stop at.
+        time_limit: Seconds for each K; the bounds are valid when it is reached.
+        exact: For rational problems: also prove the optimum as a Fraction where that is possible (about 100 nodes, up
+            to 400), and give rational bounds beyond (`LpSolution.exact`, `LpSolution.exact_bounds`).
+        progress: Called after every refinement step.
 
-    Raises InputError for an unknown method, a method that does not fit, or ``exact`` on floats; SizeError when the
-    method refuses the size.
+    Returns:
+        The solution; a list of solutions if ``num_paths`` is not one integer.
 
-    >>> from lpverify.core.model_pair import ModelPair
-    >>> coin = ModelPair.from_levels([[[0.25, 0.75]], [[0.25, 0.75]] * 2], [[[0.6, 0.4]], [[0.6, 0.4]] * 2])
-    >>> round(solve(VerifyProblem(coin, num_paths=2)).value, 6)
-    2.5944
+    Raises:
+        InputError: No problem; an unknown method, one that does not fit, or ``exact`` on floats.
+        SizeError: The method refuses the size.
+
+    >>> coin = ModelPair.iid([0.25, 0.75], [0.6, 0.4], depth=2)
+    >>> round(solve(coin, 2).value, 6), [round(one.value, 6) for one in solve(coin, [1, 2])]
+    (2.5944, [2.16, 2.5944])
+
+    Thomas and Pal, arXiv 2602.16961, for the program; the rank-quantile formulation is this project's.
     """
+    if num_paths is not None and not hasattr(num_paths, "__index__"):
+        options: dict[str, Any] = {"method": method, "time_limit": time_limit, "exact": exact, "progress": progress}
+        return [solve(one, tolerance=tolerance, **options) for one in as_problems(problem, num_paths)]
     began = time.perf_counter()
-    pair, paths = problem.pair, problem.num_paths
+    [task] = as_problems(problem, num_paths)
+    pair, paths = task.pair, task.num_paths
     errors.choice("method", method, METHODS)
-    if not tolerance > 0:
-        raise errors.fail("tolerance", got=tolerance, expected="a positive number")
+    errors.number("tolerance", tolerance, above=0)
+    if time_limit is not None:
+        errors.number("time_limit", time_limit, min=0)
     if exact and not pair.rational:
         raise errors.fail("exact solution", got="a problem with float entries", expected="rational probabilities")
     if method == "closed-form" and paths > 1:
@@ -68,8 +109,7 @@ def solve(
         solution = quantile.solve(floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
     if exact:
         start = solution.certificate
-        left = None if time_limit is None else max(1.0, time_limit - (time.perf_counter() - began))
-        limit = {} if left is None else {"time_limit": left}
+        limit = {} if time_limit is None else {"time_limit": max(1.0, time_limit - (time.perf_counter() - began))}
         proved = rational.exact_optimum(pair, paths, start, **limit)
         solution = replace(
             proved,
