@@ -93,6 +93,39 @@ def test_the_public_list_is_explicit_and_complete() -> None:
     } == set(lpverify.__all__)
 
 
+@pytest.mark.parametrize("module", ["", "make", "certify", "cvx", "plots", "tables"])
+def test_completion_shows_public_names_only(module: str) -> None:
+    """What a fresh interpreter completes after ``lpverify.`` and ``lpverify.make.``: defined here, and documented."""
+    names = run(f"import lpverify; print(*dir(lpverify{'.' if module else ''}{module}))").split()
+    value = getattr(lpverify, module) if module else lpverify
+    assert names == sorted(value.__all__)
+    for name in names:
+        item = getattr(value, name)
+        assert not name.startswith("_") or name == "__version__"
+        assert module == "" or getattr(item, "__module__", value.__name__) == value.__name__, name
+        assert isinstance(item, str | tuple | dict | int | float) or item.__doc__, name
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "lpverify.solve('tree-v4-l3', 3)",
+        "lpverify.solve('coin-3', 3, exact=True)",
+        "lpverify.solve('coin-2', 2).certificate",
+        "lpverify.evaluate('tree-v3-l4', 'bv')",
+        "lpverify.load_problem('tree-v3-l4')",
+        "lpverify.load_problem('tree-v3-l4').pair",
+        "lpverify.examples()",
+        "lpverify.audit('bv', cases=['coin-2:2'])",
+        "lpverify.balance('one-position')",
+    ],
+)
+def test_representations_are_short(value: str) -> None:
+    text = repr(eval(value))
+    assert "\n" not in text
+    assert len(text) < 600
+
+
 def _distributions(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[<>=]", requirement)[0] for requirement in requirements}
 

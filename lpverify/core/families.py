@@ -22,6 +22,19 @@ from lpverify.core import rows as probability_rows
 from lpverify.core.model_pair import ModelPair, check_size
 from lpverify.numerics import Array
 
+__all__ = [
+    "ADVERSARIAL_KINDS",
+    "FAMILIES",
+    "PARAMETERS",
+    "adversarial",
+    "dirichlet",
+    "family",
+    "markov",
+    "rational",
+    "softmax",
+]
+
+
 Seed = int | np.random.Generator
 Draw = Callable[[np.random.Generator, int], tuple[Array, Array]]  # (generator, rows) -> target rows, draft rows
 
@@ -249,3 +262,7 @@ def _relabelled(rng: np.random.Generator, target: Array, draft: Array) -> tuple[
     """The same random relabelling of the tokens in both tables, another one for each row."""
     order = rng.permuted(np.tile(np.arange(target.shape[1]), (len(target), 1)), axis=1)
     return np.take_along_axis(target, order, axis=1), np.take_along_axis(draft, order, axis=1)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -25,13 +25,15 @@ class Result:
 
 
 def brief(value: Any) -> str:
-    """A representation of a value of at most 60 characters: arrays by their shape, long fractions as decimals.
+    """A short representation of a value: long arrays by their shape, long fractions as decimals.
 
     >>> brief(np.zeros((3, 2))), brief(Fraction(1, 3)), brief((1, 2, 3)), brief(Fraction(10**40, 3 * 10**40 + 1))
     ('<array (3, 2)>', '1/3', '<3 entries>', '<Fraction, about 0.333333333333>')
     """
     if isinstance(value, Result):
         return f"<{type(value).__name__}>"
+    if isinstance(value, np.ndarray) and value.ndim == 1 and value.size <= 6:
+        return f"[{', '.join(brief(entry) for entry in value)}]"
     if isinstance(value, np.ndarray):
         return f"<array {value.shape}>"
     if isinstance(value, tuple | dict):

@@ -24,11 +24,12 @@ from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.prefix_tree import index_of
 from lpverify.core.problem import ProblemLike, as_problem
+from lpverify.core.results import Result
 from lpverify.numerics import Array
 
 
-@dataclass(frozen=True)
-class Balance:
+@dataclass(frozen=True, repr=False)
+class Balance(Result):
     """The token rule at one prefix; every array has shape ``(V,)``, float64 or Fraction like the pair.
 
     ``residual_law`` is the residual distribution, ``law_error`` the total variation between emitted and target.

@@ -44,6 +44,20 @@ from lpverify.core.rows import ROW_SUM_TOLERANCE
 from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
 from lpverify.numerics import Array, Levels, accumulate, as_float, down_the_tree, is_exact, total, up_the_tree, zeros
 
+__all__ = [
+    "CertificateCheck",
+    "certificate_of",
+    "check",
+    "check_coverage",
+    "exact_certificate",
+    "leaf_heights",
+    "path_prices",
+    "repair",
+    "selection_distribution",
+    "upper_bound",
+]
+
+
 RELATIVE = 1e-9
 """Float check: slack per entry relative to the entry that it is compared with ..."""
 ABSOLUTE = 1e-13
@@ -401,3 +415,7 @@ def _shapes(pair: ModelPair, certificate: Certificate) -> None:
     for name, index, size in (("leaf", ranks.leaf, sizes[-1]), ("bin", ranks.bin, bins)):
         if index.size and not (0 <= index.min() and index.max() < size):
             raise errors.fail(f"rank table's {name}", got="an index out of range", expected=f"0..{size - 1}")
+
+
+def __dir__() -> list[str]:
+    return __all__

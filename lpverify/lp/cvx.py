@@ -27,6 +27,13 @@ from lpverify.lp.coverage import phi_mean_slope
 if TYPE_CHECKING:
     import cvxpy
 
+__all__ = [
+    "CvxProgram",
+    "multi_path_program",
+    "single_path_program",
+]
+
+
 MAX_TABLE = 1_000_000
 """Largest number of leaves x bins of `multi_path_program`; the quantile solver keeps its tables sparse."""
 
@@ -139,3 +146,7 @@ def _program(
     every = [c for part in constraints.values() for c in (part if isinstance(part, tuple) else (part,))]
     problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.hstack(list(acceptance)))), every)
     return CvxProgram(problem, {"prefix_acceptance": acceptance, **(variables or {})}, constraints)
+
+
+def __dir__() -> list[str]:
+    return __all__

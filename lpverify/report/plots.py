@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "against_paths",
+    "comparison",
+    "figure",
+    "gaps",
+    "heat_map",
+    "render",
+    "throughput",
+]
+
+
 SUFFIXES = ("png", "svg", "pdf")
 DPI = 150
 INK, MUTED, FAINT, ACCENT, OPTIMUM_COLOUR = "#1a1a1a", "#5f5f5f", "#c8c8c8", "#0072b2", "#d55e00"
@@ -302,3 +313,7 @@ def _gap_label(gap: float, optimum: float) -> str:
     percent = 100 * gap / optimum
     shown = f"{percent:.1f}" if percent >= 1 else f"{percent:.2g}"
     return f"\N{MINUS SIGN}{gap:.4f}  ({shown} %)"
+
+
+def __dir__() -> list[str]:
+    return __all__

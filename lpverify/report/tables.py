@@ -18,6 +18,15 @@ from lpverify.core.results import LpSolution
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = [
+    "frame_table",
+    "markdown",
+    "show",
+    "solutions",
+    "table",
+]
+
+
 LONGEST_FRACTION = 7
 """Longer fractions (in characters) are shown as decimals."""
 
@@ -165,3 +174,7 @@ def show(*tables: Table, console: Console | None = None) -> None:
     console = console or _Console()
     for item in tables:
         console.print(item)
+
+
+def __dir__() -> list[str]:
+    return __all__
