@@ -15,9 +15,7 @@ import wrong_verifiers as w
 from lpverify.auditing.audit import audit
 from lpverify.auditing.cases import Case, iid
 from lpverify.core.problem import VerifyProblem
-from lpverify.verifiers import rank_selection as _selection
-from lpverify.verifiers import residual as _residual
-from lpverify.verifiers import traversal
+from lpverify.verifiers import rows, traversal
 
 
 def case(target: str, draft: str, depth: int = 1, paths: int = 1, name: str = "case") -> list[Case]:
@@ -218,13 +216,12 @@ def test_other_faults_are_found(name: str) -> None:
 
 
 def test_traversal_without_renormalisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(traversal, "after_rejection", w.forgets_renormalising)
+    monkeypatch.setattr(traversal, "turns_of", w.forgets_renormalising)
     assert not audit("traversal", cases=["one step", "tree of 3"], stop_early=True).lossless
 
 
 @pytest.mark.parametrize("name", ["bv", "gbv", "tgbv", "pbv", "policy", "traversal"])
 def test_wrong_residual_in_our_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package's own code with a residual of equal entries."""
-    for module in (_residual, _selection, traversal):
-        monkeypatch.setattr(module, "positive_part", lambda row: row * 0 + (row > 0))
+    monkeypatch.setattr(rows, "positive_part", lambda row: row * 0 + (row > 0))
     assert not audit(name, cases=["tree of 3 K=2"]).lossless

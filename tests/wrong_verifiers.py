@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lpverify.core.draft_tree import DraftTree, topology
 from lpverify.verifiers import verifier
-from lpverify.verifiers.traversal import after_rejection
+from lpverify.verifiers.traversal import turns_of
 
 Answer = tuple[Sequence[int], int]
 Program = Callable[..., Answer]
@@ -414,12 +415,10 @@ class Own:
 # faults of ours
 
 
-def forgets_renormalising(target: Any, draft: Any, weight: Any, token: int) -> Any:
-    """Traversal's update without the renormalisation of q; in the place of `lpverify.verifiers.traversal`'s."""
-    law, _, new = after_rejection(target, draft, weight, token)
-    remaining = draft.copy()
-    remaining[token] = draft[token] * 0
-    return law, remaining, new
+def forgets_renormalising(tree: Any, visit: Any, p: Any, q: Any) -> Any:
+    """`lpverify.verifiers.traversal.turns_of` without the renormalisation of q after a rejection."""
+    turns, latest = turns_of(tree, visit, p, q)
+    return [replace(turn, offer=turn.q, scale=turn.scale * 0 + 1) for turn in turns], latest
 
 
 def expected_length(path: Any, target: Any, draft: Any) -> Any:
