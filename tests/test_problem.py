@@ -261,6 +261,18 @@ def test_the_bonus_rows_survive_saving(tmp_path: Path) -> None:
         lv.as_problem(document | {"draft": document["draft"] | {"bonus": [[0.5, 0.5]]}})
 
 
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = Fraction(1, 10**400)
+    with pytest.raises(InputError, match=r"probability: got \d+\.\.\. \(\d+ characters\), expected at most 400 digits"):
+        lv.save_problem(IID([1 - tiny, tiny], [1, 0], 1), tmp_path / "x.json")
+    monkeypatch.setattr("lpverify.core.problem.MAX_BYTES", 50)
+    with pytest.raises(
+        SizeError, match=r"x\.json: got a file of \d+ bytes, expected at most 50; use a smaller problem"
+    ):
+        lv.save_problem("coin-2", tmp_path / "x.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 # ---- own verifiers ----
 
 

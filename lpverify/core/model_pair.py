@@ -211,6 +211,7 @@ class ModelPair:
     def _of(cls, target: Sequence[Array], draft: Sequence[Array], bonus: Sequence[Array], tokens: Any) -> ModelPair:
         """From validated rows: checks how many there are, and makes everything read-only."""
         size = target[0].shape[1]
+        check_size("tables", size, len(target))
         for name, levels in (("target", target), ("draft", draft)):
             for i, rows in enumerate(levels):
                 if rows.shape != (tree.level_size(size, i), size):

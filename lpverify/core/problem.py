@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.rows import check_text
-from lpverify.files import decode_text, parse_json, read_text, write_whole
+from lpverify.files import MAX_BYTES, decode_text, parse_json, read_text, write_whole
 
 MAX_PATHS = 1024
 """Largest number of draft paths; sums of K terms are evaluated for every node."""
@@ -153,11 +153,16 @@ def load_problem(
 def save_problem(problem: ProblemLike, path: str | os.PathLike[str]) -> None:
     """Write a problem file, completely or not at all; `load_problem` returns an equal problem (but for K).
 
-    Raises InputError if ``path`` cannot be written.
+    Raises InputError if ``path`` cannot be written, or if the file could not be read again: a Fraction of more than
+    400 digits, or (SizeError) more than MAX_BYTES.
     """
     from lpverify.core.problem_file import format_problem
 
-    write_whole(path, format_problem(as_problem(problem)).encode())
+    content = format_problem(as_problem(problem)).encode()
+    if len(content) > MAX_BYTES:
+        size, instead = f"a file of {len(content)} bytes", "use a smaller problem"
+        raise errors.too_large(os.fspath(path), size=size, limit=str(MAX_BYTES), instead=instead)
+    write_whole(path, content)
 
 
 def problem_folder(folder: str | os.PathLike[str]) -> list[Path]:

@@ -36,7 +36,7 @@ from lpverify.core.model_pair import (
     markov_levels,
 )
 from lpverify.core.problem import VerifyProblem
-from lpverify.core.rows import check_rows, check_text, check_tokens, number
+from lpverify.core.rows import NUMBER, check_rows, check_text, check_tokens, number
 from lpverify.core.schema import expected, validate
 from lpverify.numerics import Array, Levels, is_exact, one
 
@@ -258,7 +258,13 @@ def _table_document(levels: Levels, bonus: Array | None) -> dict[str, Any]:
 
 
 def _entries(row: Array) -> list[Any]:
-    return [str(x) for x in row] if is_exact(row) else row.tolist()
+    """Raises InputError for a Fraction of so many digits that `parse_problem` would refuse it."""
+    if not is_exact(row):
+        return list(row.tolist())
+    for entry in row:
+        if not NUMBER.fullmatch(str(entry)):
+            raise errors.fail("probability", got=errors.cut(str(entry), 60), expected="at most 400 digits in a file")
+    return [str(entry) for entry in row]
 
 
 def _blocks(what: str, raw: dict[str, Any], tokens: Sequence[str], depth: int) -> list[Block]:
