@@ -139,7 +139,11 @@ class ModelPair:
         >>> ModelPair.iid([0.2, 0.5, 0.3], [0.6, 0.3, 0.1], depth=3).target[2].shape
         (9, 3)
         """
-        rows, draft_rows = _checked({"target": [target], "draft": [draft]}, tokens, normalize, depth).values()
+        blocks = {"target": target, "draft": draft}
+        rows, draft_rows = _checked(blocks, tokens, normalize, depth).values()
+        for name, array in (("target", rows), ("draft", draft_rows)):
+            if len(array) != 1:
+                raise errors.fail(name, got=_shape(array), expected="one row, shape (V,)")
         return cls._of(iid_levels(rows[0], depth), iid_levels(draft_rows[0], depth), [rows[0]], tokens)
 
     @classmethod
@@ -202,10 +206,7 @@ class ModelPair:
         rows = {name: softmax(name, logits, temperature) for name, logits in (("target", target), ("draft", draft))}
         if depth is None:
             return cls.from_rows(rows["target"], rows["draft"], tokens=tokens)
-        for name, array in rows.items():
-            if len(array) != 1:
-                raise errors.fail(name, got=_shape(array), expected="one row (V,) if a depth is given")
-        return cls.iid(rows["target"][0], rows["draft"][0], depth, tokens=tokens)
+        return cls.iid(rows["target"], rows["draft"], depth, tokens=tokens)
 
     @classmethod
     def _of(cls, target: Sequence[Array], draft: Sequence[Array], bonus: Sequence[Array], tokens: Any) -> ModelPair:

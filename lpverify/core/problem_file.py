@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
@@ -47,7 +47,7 @@ Vocabulary = Annotated[
     Annotated[int, Field(ge=1)] | Annotated[list[Any], Field(min_length=1)],
     expected("a number of tokens >= 1 or a list of labels"),
 ]
-Row = list[Any]  # its entries are checked with the others, `_rows`
+Row = list[Any]  # its entries are checked by `Block.read`
 
 
 class _Object(BaseModel):
@@ -58,22 +58,17 @@ class _Object(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keys(cls, value: Any) -> Any:
+        keys = cls.model_fields
         if isinstance(value, dict):
-            missing = next(
-                (key for key, entry in cls.model_fields.items() if entry.is_required() and key not in value), None
-            )
-            unknown = next((key for key in value if key not in cls.model_fields), None)
-            if missing is not None or unknown is not None:
-                got = f"the unknown key {errors.shown(unknown)}" if missing is None else f"no key {missing!r}"
-                details = {"got": got, "expected": ", ".join(cls.model_fields)}
-                raise PydanticCustomError("expected", "{expected}", details)
+            wrong = [f"no key {key!r}" for key, entry in keys.items() if entry.is_required() and key not in value]
+            wrong += [f"the unknown key {errors.shown(key)}" for key in value if key not in keys]
+            if wrong:
+                raise PydanticCustomError("expected", "", {"got": wrong[0], "expected": ", ".join(keys)})
         return value
 
 
 class Document(_Object):
-    """A problem file; the tables are checked against the models in `TABLES`."""
-
-    format: Annotated[Literal["lpverify/problem@1"], expected(f'"{FORMAT}"')]
+    format: str
     name: str = "unnamed"
     description: str = ""
     vocab: Vocabulary
@@ -83,34 +78,24 @@ class Document(_Object):
 
 
 class Iid(_Object):
-    """The same row at every prefix."""
-
     kind: str
     probs: Row
 
 
 class Markov(_Object):
-    """A row for the first token and one for each last token."""
-
     kind: str
     initial: Row
     transition: list[Row]
 
 
 class Tree(_Object):
-    """A row for every prefix, and perhaps the target's rows after a path."""
-
     kind: str
     levels: list[list[Row]]
     bonus: list[Row] | None = None
 
 
 DOCUMENT = TypeAdapter(Document)
-TABLES: dict[str, TypeAdapter[Any]] = {
-    "iid": TypeAdapter(Iid),
-    "markov": TypeAdapter(Markov),
-    "tree": TypeAdapter(Tree),
-}
+TABLES: dict[str, TypeAdapter[Any]] = {kind.__name__.lower(): TypeAdapter(kind) for kind in (Iid, Markov, Tree)}
 
 
 class Block(NamedTuple):

@@ -165,10 +165,10 @@ def enumerated_masses(
     emitted = recursion.no_masses(pair)
     for draft in IidPaths(paths).enumerate(pair, ordered=algorithm.path_order):
         view = DraftTree.from_pair(pair, draft.paths)
-        law = algorithm(view)
+        stops = algorithm(view)
         index = level_index(view, pair.vocab_size)
-        for node in np.flatnonzero(law.stop > 0).tolist():
-            emitted[view.depth[node]][index[node]] += draft.probability * law.stop[node] * law.next_token(node)
+        for node in np.flatnonzero(stops.stop > 0).tolist():
+            emitted[view.depth[node]][index[node]] += draft.probability * stops.stop[node] * stops.next_token(node)
     return emitted, terms
 
 
