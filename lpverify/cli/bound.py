@@ -50,13 +50,9 @@ def run(
     description = opened.describe(settings, chat=models.chat) | {"algorithms": list(names)}
     total = len(prompts) * contexts
     with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, bar("contexts", total) as update:
+        requests = opened.requests(prompts, chat=models.chat)
         results = bound.measure_all(
-            opened.models,
-            names,
-            opened.requests(prompts, chat=models.chat),
-            settings,
-            lines,
-            lambda completed: update(completed=completed),
+            opened.models, names, requests, settings, lines, lambda completed: update(completed=completed)
         )
     document = {
         "schema": SCHEMA,
@@ -70,24 +66,17 @@ def run(
 
 
 def _print(document: dict[str, Any]) -> None:
+    from lpverify.cli.output import with_error
     from lpverify.report.tables import show, table
-
-    def with_error(value: float, error: float | None, scale: float = 1, digits: int = 3) -> str:
-        text = f"{scale * value:.{digits}f}"
-        return text if error is None else f"{text} +- {scale * error:.{digits}f}"
 
     rows = []
     for cell in document["cells"]:
         shape = (str(cell["paths"]), str(cell["depth"]))
         rows.append((*shape, "upper bound", with_error(cell["upper_bound"], cell["upper_bound_se"]), "", ""))
         for name, entry in cell["algorithms"].items():
-            value, share = (
-                (entry[key], entry[error]) for key, error in (("block_efficiency", "se"), ("share", "share_se"))
-            )
-            on_path = "-"
-            if entry["on_path_share"] is not None:
-                on_path = with_error(entry["on_path_share"], entry["on_path_share_se"], 100, 1)
-            rows.append(("", "", name, with_error(*value), with_error(*share, 100, 1), on_path))
+            value = with_error(entry["block_efficiency"], entry["se"])
+            shares = [with_error(entry[key], entry[f"{key}_se"], 100, 1) for key in ("share", "on_path_share")]
+            rows.append(("", "", name, value, *shares))
     headings = ("K", "L", "algorithm", "tokens/call", "% of bound", "on the text, %")
     prompts = f"{document['prompts']} prompt" + ("s" if document["prompts"] > 1 else "")
     caption = f"{document['contexts']} contexts of {prompts}; +- standard error over prompts"

@@ -69,16 +69,12 @@ def run(
 
 
 def _print(prompt: str, algorithm: str, text: str, stats: list[DecodeStats]) -> None:
+    from lpverify.cli.output import with_error
     from lpverify.decode.metrics import STAGES
     from lpverify.report.tables import show, table
 
     print(f"prompt:  {_short(prompt)}")
     print(f"{algorithm}:  {_short(text)}")
-
-    def with_error(value: float | None, error: float | None) -> str:
-        if value is None:
-            return "-"
-        return f"{value:.3f}" if error is None else f"{value:.3f} +- {error:.3f}"
 
     rows = []
     for entry in stats:

@@ -110,3 +110,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Fraction):
         return float(value)
     return value.tolist()  # a numpy array or number
+
+
+def with_error(value: float | None, error: float | None, scale: float = 1, digits: int = 3) -> str:
+    """A measured value and its standard error in a table; "-" if there is no value."""
+    if value is None:
+        return "-"
+    text = f"{scale * value:.{digits}f}"
+    return text if error is None else f"{text} +- {scale * error:.{digits}f}"

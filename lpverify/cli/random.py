@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from lpverify.cli.options import option
-
-if TYPE_CHECKING:
-    from lpverify.core.model_pair import ModelPair
 
 
 def run(
@@ -29,38 +26,35 @@ def run(
     denominator: Annotated[int | None, option("D", "rational: common denominator of all entries.")] = None,
 ) -> None:
     """Write a random problem file."""
+    from lpverify import errors
     from lpverify.cli.output import STDOUT, check_writable
+    from lpverify.core import families
     from lpverify.core.problem import VerifyProblem, save_problem
     from lpverify.core.problem_file import format_problem
 
     check_writable("--output", output)
-    options = {"alpha": alpha, "temperature": temperature, "draft_noise": draft_noise, "denominator": denominator}
+    options: dict[str, Any] = {
+        "alpha": alpha,
+        "temperature": temperature,
+        "draft_noise": draft_noise,
+        "denominator": denominator,
+    }
     options = {name: value for name, value in options.items() if value is not None}
-    pair = _make(family, vocab, depth, seed, options)
-    size = f"V = {vocab}, L = {depth}, seed {seed}"
+    takes = families.PARAMETERS.get(errors.choice("--family", family, families.FAMILIES), ())
+    for name, value in options.items():
+        if name not in takes:
+            allowed = " and ".join("--" + option.replace("_", "-") for option in takes) or "no parameter"
+            expected = f"{allowed} with --family {family}"
+            raise errors.fail("--" + name.replace("_", "-"), got=f"{value:g}", expected=expected)
+    errors.integer("--vocab", vocab, min=1)
+    errors.integer("--depth", depth, min=1)
+    errors.integer("--seed", seed, min=0)
+    pair = families.family(family, vocab, depth, seed, **options)
     settings = "".join(f", {name} {value:g}" for name, value in options.items())
-    problem = VerifyProblem(
-        pair, 1, f"{family}-v{vocab}-l{depth}-s{seed}", f"random, family {family}, {size}{settings}"
-    )
+    description = f"random, family {family}, V = {vocab}, L = {depth}, seed {seed}{settings}"
+    problem = VerifyProblem(pair, 1, f"{family}-v{vocab}-l{depth}-s{seed}", description)
     if output == STDOUT:
         print(format_problem(problem), end="")
         return
     save_problem(problem, output)
     print(f"{output}: {problem.name}, {pair.nodes} nodes. Next: lpverify solve {output} --paths 2")
-
-
-def _make(family: str, vocab: int, depth: int, seed: int, options: dict[str, Any]) -> ModelPair:
-    from lpverify import errors
-    from lpverify.core import families as make
-
-    errors.choice("--family", family, make.FAMILIES)
-    takes = make.PARAMETERS.get(family, ())
-    for name in options:
-        if name not in takes:
-            allowed = " and ".join("--" + option.replace("_", "-") for option in takes) or "no parameter"
-            expected = f"{allowed} with --family {family}"
-            raise errors.fail("--" + name.replace("_", "-"), got=f"{options[name]:g}", expected=expected)
-    for name, value in (("vocab", vocab), ("depth", depth)):
-        errors.integer(f"--{name}", value, min=1)
-    errors.integer("--seed", seed, min=0)
-    return make.family(family, vocab, depth, seed, **options)

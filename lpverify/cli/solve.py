@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 from lpverify.cli.options import Normalize, Problem, flag, option
@@ -25,7 +24,7 @@ def run(
     exact: Annotated[bool, flag("--exact", "Compute in exact fractions; the problem must be rational.")] = False,
     output: OutputAndPlot,
     normalize: Normalize = False,
-    method: Annotated[str, option("NAME", "Method for the multi-path linear program.")] = "auto",
+    method: Annotated[str, option("NAME", "Multi-path method: auto, quantile, dense, transport, ...")] = "auto",
     tolerance: Annotated[float, option("G", "Certified gap at which to stop, in tokens.")] = 1e-9,
     max_drafts: Annotated[
         int | None, option("N", "Enumerate up to N drafts for the law error of a closed form; default: 1000.")
@@ -56,28 +55,25 @@ def run(
         errors.integer("--max-drafts", max_drafts, min=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
     pair = loaded.pair if exact else loaded.pair.floats
-    comparisons = []
-    for num_paths in numbers:
-        with waiting(f"solving {loaded.name}, K = {num_paths}") as say:
-            steps = count(1)
+    with waiting(f"solving {loaded.name}") as say:
 
-            def progress(latest: RefinementStep) -> None:
-                bounds = f"between {latest.lower_bound:.9f} and {latest.upper_bound:.9f}"
-                say(f"refinement step {next(steps)}, {latest.bins} bins, {bounds}")  # noqa: B023
+        def progress(step: RefinementStep) -> None:
+            say(f"{step.bins} bins, optimum between {step.lower_bound:.9f} and {step.upper_bound:.9f}")
 
-            comparisons.append(
-                compare.comparison(
-                    VerifyProblem(pair, num_paths, loaded.name, loaded.description),
-                    names,
-                    method=method,
-                    tolerance=tolerance,
-                    time_limit=time_limit,
-                    exact=exact,
-                    max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
-                    progress=progress,
-                    stage=say,
-                )
+        comparisons = [
+            compare.comparison(
+                VerifyProblem(pair, num_paths, loaded.name, loaded.description),
+                names,
+                method=method,
+                tolerance=tolerance,
+                time_limit=time_limit,
+                exact=exact,
+                max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
+                progress=progress,
+                stage=lambda stage, k=num_paths: say(f"K = {k}, {stage}"),  # type: ignore[misc]
             )
+            for num_paths in numbers
+        ]
     output.draw(lambda: _figure(comparisons))
     document = to_json(comparisons, rational=loaded.pair.rational, exact=exact)
     output.write(document, lambda: _print(comparisons, exact))
