@@ -13,8 +13,8 @@
 # %% [markdown]
 # # One position
 #
-# A draft proposes a token with law $q$; the target wants law $p$. The token rule accepts $x$ with probability
-# $\min(1, p(x)/q(x))$ and otherwise draws a token from the **residual**
+# A draft proposes a token of distribution $q$; the emitted token must have the target's distribution $p$. The token
+# rule accepts $x$ with probability $\min(1, p(x)/q(x))$ and otherwise draws a token from the **residual**
 # $r(x) = \max(p(x) - q(x), 0) / \sum_y \max(p(y) - q(y), 0)$. Then $x$ is emitted with probability
 #
 # $$\min(p(x), q(x)) + \Big(1 - \sum_y \min(p(y), q(y))\Big)\, r(x) = p(x),$$
@@ -35,25 +35,25 @@ import lpverify as lv
 
 # %%
 pair = lv.load_problem("one-position").pair
-found = lv.balance(pair)
+balance = lv.balance(pair)
 pd.DataFrame(
     {
-        "target p": found.target,
-        "draft q": found.draft,
-        "accepted min(p, q)": found.accepted,
-        "residual p - min(p, q)": found.residual,
-        "emitted": found.emitted,
-        "naive": found.naive,
+        "target p": balance.target,
+        "draft q": balance.draft,
+        "accepted min(p, q)": balance.accepted,
+        "residual p - min(p, q)": balance.residual,
+        "emitted": balance.emitted,
+        "naive": balance.naive,
     },
     index=list(pair.tokens),
 )
 
 # %%
-print("accepted mass", found.accepted_mass, " rejected mass", found.rejected_mass)
-print("law error with the residual", found.law_error, " drawn from p", found.naive_law_error)
-assert found.law_error == 0
-assert (found.emitted == found.target).all()
-assert found.naive_law_error > 0
+print("accepted mass", balance.accepted_mass, " rejected mass", balance.rejected_mass)
+print("total variation from the target: residual", balance.law_error, " naive", balance.naive_law_error)
+assert balance.law_error == 0
+assert (balance.emitted == balance.target).all()
+assert balance.naive_law_error > 0
 
 # %% [markdown]
 # The entries are fractions, so this is an identity and no rounding is involved. The naive correction emits
@@ -61,21 +61,21 @@ assert found.naive_law_error > 0
 #
 # ## Turn the knobs
 #
-# How much is accepted, and how far off the naive rule is, for random laws with a draft of varying quality.
+# How much is accepted, and how far off the naive rule is, for random distributions and drafts of varying quality.
 
 
 # %%
 def show(seed: int = 0, draft_noise: float = 1.0, temperature: float = 1.0) -> None:
     pair = lv.make.softmax(6, 1, seed, temperature=temperature, draft_noise=draft_noise)
-    found = lv.balance(pair)
-    places = np.arange(pair.vocab_size)
+    balance = lv.balance(pair)
+    tokens = np.arange(pair.vocab_size)
     fig, axes = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
-    for ax, total, title in ((axes[0], found.emitted, "residual"), (axes[1], found.naive, "naive")):
-        ax.bar(places, total, color="#e69f00", hatch="//", edgecolor="white", label="corrected")
-        ax.bar(places, found.accepted, color="#0072b2", label="accepted")
-        ax.hlines(found.target, places - 0.45, places + 0.45, color="#d55e00", linewidth=2, label="target p")
-        error = abs(total - found.target).sum() / 2
-        ax.set_title(f"{title}: accepted {found.accepted_mass:.2f}, law error {error:.2f}", loc="left")
+    for ax, total, title in ((axes[0], balance.emitted, "residual"), (axes[1], balance.naive, "naive")):
+        ax.bar(tokens, total, color="#e69f00", hatch="//", edgecolor="white", label="corrected")
+        ax.bar(tokens, balance.accepted, color="#0072b2", label="accepted")
+        ax.hlines(balance.target, tokens - 0.45, tokens + 0.45, color="#d55e00", linewidth=2, label="target p")
+        error = abs(total - balance.target).sum() / 2
+        ax.set_title(f"{title}: accepted {balance.accepted_mass:.2f}, tv {error:.2f}", loc="left")
     axes[0].legend(frameon=False)
     axes[0].set_ylabel("probability")
     plt.show()
@@ -96,10 +96,10 @@ _ = interact(
 
 # %%
 problem = lv.load_problem("one-position")
-frame = lv.compare(problem, [1, 2, 3, 4], algorithms=["token", "specinfer", "spectr", "ot", "gbv", "pbv"])
+frame = lv.compare(problem, [1, 2, 3, 4], algorithms=["token", "specinfer", "spectr", "ot", "gbv", "pbv", "ebv"])
 frame.pivot(index="name", columns="paths", values="block_efficiency").astype(float).round(4)
 
 # %%
 wide = frame.pivot(index="paths", columns="name", values="block_efficiency").astype(float)
 assert (wide["optimum"].diff().dropna() >= 0).all()  # never falls in K
-assert (wide[["token", "specinfer", "spectr", "ot", "gbv", "pbv"]].max(axis=1) <= wide["optimum"] + 1e-9).all()
+assert (wide[["token", "specinfer", "spectr", "ot", "gbv", "pbv", "ebv"]].max(axis=1) <= wide["optimum"] + 1e-9).all()

@@ -13,10 +13,10 @@
 # %% [markdown]
 # # Block verification is optimal
 #
-# One drafted path of length $L$. Let $f(c)$ be the probability that the accepted prefix passes through $c$. A
-# verifier that keeps the target's law needs $f(cx) \le p(x|c)\, f(c)$; one draft path needs $f(c) \le Q(c)$, the
-# draft's probability of the prefix. Block efficiency, the expected number of tokens per target call, is $\sum_c
-# f(c)$:
+# One drafted path of length $L$. Let $f(c)$ be the *prefix acceptance probability*, the probability that the accepted
+# prefix passes through $c$. A lossless verifier has $f(cx) \le p(x|c)\, f(c)$. With one draft path $f(c) \le Q(c)$, the
+# draft's probability of the prefix. Block efficiency, the expected number of tokens per target pass, is
+# $\sum_c f(c)$:
 #
 # $$\max \sum_c f(c) \quad \text{s.t.} \quad f(\text{root}) = 1,\; 0 \le f(cx) \le p(x|c) f(c),\; f(c) \le Q(c).$$
 #
@@ -41,7 +41,7 @@ optimum = lv.solve(coin, exact=True)
 bv = lv.evaluate(coin, "bv")
 token = lv.evaluate(coin, "token")
 print("LP optimum", optimum.exact, " BV", bv.block_efficiency, " token rule", token.block_efficiency)
-print("law errors", bv.law_error, token.law_error)
+print("total variation from the target", bv.law_error, token.law_error)
 assert optimum.exact == bv.block_efficiency > token.block_efficiency
 assert bv.law_error == token.law_error == 0
 
@@ -74,7 +74,7 @@ assert np.isclose(value, lv.block_efficiency(pair, "bv"), atol=1e-6)
 first = program.variables["prefix_acceptance"][1]
 share = float(first.value.sum())
 limited = program.with_constraints([sum(first) <= share / 2]).solve()
-print(f"first token accepted with probability {share:.3f}: {value:.4f} tokens per call; half of that: {limited:.4f}")
+print(f"first token accepted with probability {share:.3f}: {value:.4f} tokens per pass; half of that: {limited:.4f}")
 assert limited < value
 
 # %% [markdown]
@@ -107,7 +107,7 @@ def show(draft_noise: float = 0.5, temperature: float = 1.0, seeds: int = 5) -> 
     ax.plot(frame.index, frame["token"], "o-", color="#0072b2", label="token rule")
     ax.set_xticks(list(depths))
     ax.set_xlabel("draft depth L")
-    ax.set_ylabel("tokens per target call")
+    ax.set_ylabel("tokens per target pass")
     ax.legend(frameon=False)
     plt.show()
 

@@ -20,8 +20,8 @@
 # * `rng.bernoulli(p)`, `rng.categorical(weights)`, `rng.uniform()`: the only sources of randomness.
 #
 # Because all randomness comes from `rng`, `lv.audit` can run every choice with its probability and compare the
-# emitted law with the target's, in exact fractions. Functions that draw otherwise are sampled, with stated error
-# bounds.
+# emitted distribution with the target's, in exact fractions. Functions that use `rng.uniform` are sampled, with stated
+# error bounds.
 
 # %%
 import pandas as pd
@@ -47,7 +47,7 @@ CASES = ["one step", "coin"]
 report = lv.audit(token_rule, cases=CASES)
 print("lossless:", report.lossless)
 assert report.lossless
-pd.DataFrame([vars(case) for case in report.cases])[["case", "paths", "depth", "mode", "count", "total_variation"]]
+pd.DataFrame([vars(case) for case in report.cases])[["case", "num_paths", "depth", "mode", "count", "total_variation"]]
 
 # %% [markdown]
 # ## A wrong one: the naive correction
@@ -75,8 +75,8 @@ assert not report.lossless
 # %% [markdown]
 # ## A subtle one
 #
-# "Look at both paths and keep the one that goes on with the token rule longer." Each path alone is verified
-# correctly, and more tokens are accepted. The choice looks at what was accepted, so the law breaks.
+# "Verify both paths with the token rule and keep the one with more accepted tokens." Each path alone is verified
+# correctly, and more tokens are accepted. But the choice depends on what was accepted, so the result is not lossless.
 
 
 # %%
@@ -92,7 +92,7 @@ for case, finding in report.findings:
 assert not report.lossless
 
 # %% [markdown]
-# Never rank verifiers by accepted tokens before the law is certain.
+# Never rank verifiers by accepted tokens before it is certain that they are lossless.
 #
 # ## A right one for several paths: recursive rejection
 #
@@ -125,10 +125,9 @@ print("lossless:", report.lossless)
 assert report.lossless
 
 # %% [markdown]
-# The same from the command line: put the function into a file and run `lpverify audit file.py:recursive_rejection`;
-# the exit code is 1 when the law is broken. How good is it? This rule is SpecInfer's; its exact value and the
-# optimum:
+# The same from the command line: put the function into a file and run `lpverify audit file.py:recursive_rejection`. The
+# exit code is 1 if it is not lossless. How good is it? This rule is SpecInfer's; its exact value and the optimum:
 
 # %%
 problem = lv.load_problem("coin-2", num_paths=2)
-lv.compare(problem, algorithms=["specinfer", "gbv", "pbv"])
+lv.compare(problem, algorithms=["specinfer", "gbv", "pbv", "ebv"])

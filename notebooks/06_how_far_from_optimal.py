@@ -58,11 +58,11 @@ rows = [
     for cell in cells
 ]
 rows += [
-    {"K": cell["paths"], "name": name, "tokens": found["on_path"], "se": found["on_path_se"]}
-    | {"percent": 100 * found["on_path_share"], "percent se": 100 * found["on_path_share_se"]}
+    {"K": cell["paths"], "name": name, "tokens": values["on_path"], "se": values["on_path_se"]}
+    | {"percent": 100 * values["on_path_share"], "percent se": 100 * values["on_path_share_se"]}
     for cell in cells
-    for name, found in cell["algorithms"].items()
-    if found["on_path"] is not None
+    for name, values in cell["algorithms"].items()
+    if values["on_path"] is not None
 ]
 frame = pd.DataFrame(rows)
 wide = frame.pivot(index="K", columns="name", values="tokens")
@@ -76,14 +76,14 @@ for name in ("bv", "gbv", "tgbv", "pbv", "ebv"):
 ax.plot(wide.index, wide["upper bound"], color="#d55e00", linewidth=2.5, label="upper bound")
 ax.set_xticks(wide.index)
 ax.set_xlabel("draft paths K")
-ax.set_ylabel("tokens per target call")
+ax.set_ylabel("tokens per target pass")
 ax.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Tree walkers such as Traversal have no closed form along a text. Theirs, and any verifier's, block efficiency is the
-# mean over drafted trees of the tokens expected given the tree. For the others that is a second, independent estimate
-# of the same number:
+# Tree verifiers such as Traversal have no closed form along a text. The block efficiency of any verifier is the mean,
+# over drafted trees, of the expected number of tokens given the tree. For verifiers with a closed form that is a
+# second, independent estimate of the same number:
 
 # %%
 last = cells[-1]["algorithms"]
@@ -92,8 +92,8 @@ pd.DataFrame(last).T[["block_efficiency", "se", "on_path", "on_path_se"]].astype
 # %% [markdown]
 # ## The optimum, on a truncated tree
 #
-# Top-$k$ sampling leaves few continuations, so the whole tree below a context can be scored: an ordinary problem with
-# the model's own conditional laws. Tokens that the draft never proposes share one slot.
+# Top-$k$ sampling leaves few continuations, so the whole tree below a context can be scored. It is an ordinary problem
+# with the model's own conditional distributions. Tokens that the draft never proposes share one slot.
 
 # %%
 problems = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=2, num_paths=3)
@@ -118,13 +118,13 @@ assert (gaps[names] >= -1e-4).all(axis=None)
 gaps[names].agg(["mean", "sem", "max"]).T.sort_values("mean").round(2)
 
 # %% [markdown]
-# Temperature decides how much there is to gain. The same contexts' laws at other temperatures:
+# Temperature decides how much there is to gain. The same contexts at other temperatures:
 
 
 # %%
 def gap(temperature: float = 1.0) -> None:
-    found = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=1, num_paths=3, temperature=temperature)
-    frames = [lv.compare(each, algorithms=["bv", "gbv", "pbv"], max_drafts=1) for each in found]
+    problems = pair.extract(PROMPTS[:3], top_k=3, depth=3, contexts=1, num_paths=3, temperature=temperature)
+    frames = [lv.compare(each, algorithms=["bv", "gbv", "ebv"], max_drafts=1) for each in problems]
     print(pd.concat(frames).groupby("name", sort=False)[["block_efficiency", "relative_gap"]].mean().astype(float))
 
 
