@@ -437,8 +437,8 @@ def test_solve_writes_files_whole(tmp_path: Path) -> None:
 
 def test_too_large_is_said_in_the_row_or_refused_by_name(tmp_path: Path) -> None:
     file = str(tmp_path / "p.json")
-    ok("random", "--vocab", "30", "--depth", "1", "--seed", "0", "-o", file)
-    document = solve_json(file, "--paths", "5", "--tolerance", "1e-6")
+    ok("random", "--vocab", "20", "--depth", "1", "--seed", "0", "-o", file)
+    document = solve_json(file, "--paths", "6", "--tolerance", "1e-6")
     rows = {row["name"]: row for row in document["algorithms"]}
     assert list(rows) == NAMES
     assert rows["ot"]["block_efficiency"] is rows["ot"]["gap"] is rows["ot"]["relative_gap"] is None
@@ -446,7 +446,7 @@ def test_too_large_is_said_in_the_row_or_refused_by_name(tmp_path: Path) -> None
     assert rows["gbv"]["block_efficiency"] is not None
     assert rows["gbv"]["law_error"] is None
     output = tmp_path / "out.json"
-    refused("solve", file, "--paths", "5", "--algorithms", "bv,ot", "--json", str(output), match="algorithm ot")
+    refused("solve", file, "--paths", "6", "--algorithms", "bv,ot", "--json", str(output), match="algorithm ot")
     assert not output.exists()
 
 
