@@ -88,7 +88,7 @@ def test_declared_law_that_is_not_the_sampled_one_fails_the_same_test(monkeypatc
     """Faults S1, S2, S13: rows handed to verification are not those that were drawn from."""
     original = drafter.draft_paths
 
-    def declared(*arguments: Any) -> drafter.Draft:
+    def declared(*arguments: Any) -> drafter.DraftedPaths:
         drafted = original(*arguments)
         return replace(drafted, rows=torch.softmax(drafted.rows.log() * 0.25, dim=-1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
@@ -18,7 +18,6 @@ from lpverify.decode.models import Pair
 from lpverify.decode.rng import Keys, Role
 from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.decode.transformer import TransformersModel
-from lpverify.numerics import Array
 from lpverify.verifiers.sample import pick
 
 OnRound = Callable[[RoundRecord], None]
@@ -45,7 +44,7 @@ def autoregressive(
                 logits = state.append(torch.tensor([pending], device=pair.target.device))
                 rows = probabilities(logits, settings.sampling, pair.vocab_size)
             with watch("verify"):
-                new.append(pick(cast(Array, rows[0]), keys.uniform(len(new), Role.TARGET)))
+                new.append(pick(rows[0], keys.uniform(len(new), Role.TARGET)))
             rounds.append(RoundRecord(drafted=0, nodes=0, accepted=0, committed=1, expected_committed=1.0))
             on_round(rounds[-1])
     return Generation.measured("autoregressive", request.key, new, rounds, watch)

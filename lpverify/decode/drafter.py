@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,19 +11,20 @@ import torch
 from lpverify.core.draft_tree import Topology, topology
 from lpverify.decode.models import Pair, State
 from lpverify.decode.sampling import Sampling, probabilities, undefined
-from lpverify.numerics import Array
 from lpverify.verifiers.sample import pick_each
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class DraftedPaths:
     """Drafted paths as a tree, and the row that the children of each inner node were drawn from."""
 
     tree: Topology
     rows: torch.Tensor  # (inner nodes, V), float64
 
 
-def draft_paths(pair: Pair, state: State, pending: int, uniforms: npt.NDArray[np.float64], sampling: Sampling) -> Draft:
+def draft_paths(
+    pair: Pair, state: State, pending: int, uniforms: npt.NDArray[np.float64], sampling: Sampling
+) -> DraftedPaths:
     """Draw K paths of L tokens after the pending token in L draft steps.
 
     Paths with a common prefix draw from one row, that of the first of them: kernels need not give all rows of a batch
@@ -46,23 +46,19 @@ def draft_paths(pair: Pair, state: State, pending: int, uniforms: npt.NDArray[np
     rows = probabilities(state.append(torch.tensor([pending], device=model.device)), sampling, pair.vocab_size)
     rows = rows.expand(num_paths, -1)
     steps = torch.tensor(uniforms, device=rows.device)  # of a spread model not the device of its tokens
-    every_row, tokens = [rows], [_pick(rows, steps[0])]
+    every_row, tokens = [rows], [pick_each(rows, steps[0])]
     same = torch.ones((num_paths, num_paths), dtype=torch.bool, device=rows.device)  # paths with a common prefix
     for i in range(1, depth):
         same = same & (tokens[-1][:, None] == tokens[-1][None, :])
         first = same.to(torch.uint8).argmax(dim=1)
         rows = probabilities(state.append(tokens[-1].to(model.device)), sampling, pair.vocab_size)[first]
         every_row.append(rows)
-        tokens.append(_pick(rows, steps[i]))
+        tokens.append(pick_each(rows, steps[i]))
     drafted = torch.stack(tokens, dim=1).cpu().numpy()
     if (drafted < 0).any():
         raise undefined(f"draft {model.name}")
     tree = topology(drafted)
-    return Draft(tree, torch.cat([every_row[i][paths] for i, paths in enumerate(first_paths(tree, depth))]))
-
-
-def _pick(rows: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    return cast(torch.Tensor, pick_each(cast(Array, rows), cast(Array, uniforms)))
+    return DraftedPaths(tree, torch.cat([every_row[i][paths] for i, paths in enumerate(first_paths(tree, depth))]))
 
 
 def first_paths(tree: Topology, depth: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -29,7 +29,6 @@ from lpverify.decode.models import Pair
 from lpverify.decode.rng import Role
 from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
-from lpverify.numerics import Array
 from lpverify.studies.text import target_text
 from lpverify.verifiers import Verifier, sample, verifier
 from lpverify.verifiers.sample import pick
@@ -173,7 +172,7 @@ class _Bench:
 
         def step() -> int:
             row = active.rows(active.target.append(self._target_token))[0]
-            return pick(cast(Array, row), active.keys.uniform(self._round, Role.TARGET))
+            return pick(row, active.keys.uniform(self._round, Role.TARGET))
 
         def undo() -> None:
             active.target.keep_branch(0, self._length)

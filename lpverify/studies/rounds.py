@@ -1,18 +1,14 @@
 """Decoding rounds: tokens per target pass of a whole run, from the target's own text without drafting (theory 10.4).
 
-Contexts at evenly spread positions are not those in which the rounds of a decoder begin: where tokens are easy to
-predict, rounds are long and fewer begin there. What a run does on a given text is known, however. A round that begins
-after t tokens of the text y accepts at least j drafted tokens with probability
-
-    Pr(tau >= j | y) = f(y_{t+1}..y_{t+j}) / P(y_{t+1}..y_{t+j}),
-
-which `lpverify.studies.teacher_forced` computes, and takes tau + 1 tokens of the text; rounds are independent given the
-text. So the probability u(t) that a round begins after t tokens satisfies the renewal equation
+A round that begins after t tokens of the text y accepts at least j drafted tokens with the probability f / P that
+`lpverify.studies.teacher_forced` computes, and takes tau + 1 tokens of the text; rounds are independent given the text.
+So the probability u(t) that a round begins after t tokens satisfies the renewal equation
 
     u(0) = 1,     u(t) = sum_{s < t} u(s) Pr(tau = t - s - 1 | y, s),
 
 and the sum of u(t) over t < N is the expected number of rounds that commit the first N tokens. Over texts of the target
-it is unbiased for the number of rounds of a run that is cut after N tokens.
+it is unbiased for the number of rounds of a run that is cut after N tokens. The mean block efficiency over evenly
+spread contexts is larger than the tokens per round: fewer rounds begin where the text is easy to predict.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
@@ -22,7 +21,6 @@ from lpverify.decode.engine import ActiveRequest, Request, Settings
 from lpverify.decode.models import Pair
 from lpverify.decode.rng import Role
 from lpverify.decode.sampling import Sampling, any_undefined, undefined
-from lpverify.numerics import Array
 from lpverify.verifiers.sample import pick
 
 
@@ -99,7 +97,7 @@ class Text:
             while len(self.tokens) < length:
                 logits = active.target.append(torch.tensor([active.pending], device=active.pair.target.device))
                 row = active.rows(logits)[0]
-                active.pending = pick(cast(Array, row), active.keys.uniform(len(self.tokens), Role.TARGET))
+                active.pending = pick(row, active.keys.uniform(len(self.tokens), Role.TARGET))
                 self.tokens.append(active.pending)
                 self._fed.append(active.pending)
                 self._target_rows.append(row)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from lpverify import errors
-from lpverify.numerics import Array, is_exact, namespace
+from lpverify.numerics import is_exact, namespace
 from lpverify.verifiers.base import StopDistribution
 
 BELOW_ONE = 1 - 2.0**-53
@@ -57,7 +57,7 @@ def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, in
     return node, token
 
 
-def pick(weights: Array, uniform: float) -> int:
+def pick(weights: Any, uniform: float) -> int:
     """The index that ``uniform`` in [0, 1) selects from ``weights`` (n,), which need not sum to 1.
 
     Raises InputError when no weight is positive or ``uniform`` is not in [0, 1).
@@ -72,7 +72,7 @@ def pick(weights: Array, uniform: float) -> int:
     return index
 
 
-def _pick(weights: Array, uniform: float) -> int:
+def _pick(weights: Any, uniform: float) -> int:
     """`pick` for one row in host memory; -1 where no weight is positive or their sum is NaN."""
     if not isinstance(weights, np.ndarray):
         return int(pick_each(weights[None], namespace(weights).asarray([uniform], dtype=namespace(weights).float64))[0])
