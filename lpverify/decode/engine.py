@@ -59,12 +59,10 @@ class Request:
 
 
 class ActiveRequest:
-    """One request while it is decoded: both models' states, fed with all tokens but the ``pending`` one.
+    """One request while it is decoded.
 
-    Attributes:
-        pair, sampling: as given.
-        keys: the request's random numbers. watch: seconds by stage.
-        target, draft: the states. pending: the last committed token.
+    ``target`` and ``draft`` are the models' states, fed with all tokens but the last committed one, ``pending``;
+    ``keys`` has the random numbers, ``watch`` the seconds by stage.
     """
 
     def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int) -> None:
@@ -77,15 +75,9 @@ class ActiveRequest:
     def draft_tree(self, num_paths: int, depth: int, round_: int, *, check: bool = True) -> DraftTree:
         """Draft K paths of L tokens after the pending token and score their prefixes in one target pass.
 
-        Both states then hold the drafted tokens too, until `commit` or `forget`.
-
-        Args:
-            num_paths, depth: K and L.
-            round_: address of the random numbers.
-            check: also look for undefined target rows; on a device this is a synchronisation.
-
-        Raises:
-            InputError: logits are NaN or infinite.
+        Both states then hold the drafted tokens too, until `commit` or `forget`. ``round_`` addresses the random
+        numbers. Raises InputError if logits are NaN or infinite; ``check`` includes the target's, which on a device
+        takes a synchronisation.
         """
         assert self.draft.length == self.target.length
         with self.watch("draft"):
@@ -108,8 +100,7 @@ class ActiveRequest:
     def commit(self, tree: DraftTree, node: int, token: int) -> list[int]:
         """Keep the drafted tokens up to ``node`` in both states; ``token`` becomes the pending one.
 
-        Returns:
-            The committed tokens: the accepted drafted ones, then ``token``.
+        Returns the committed tokens: the accepted drafted ones, then ``token``.
         """
         nodes = path_to(tree, node)
         accepted = [int(tree.token[c]) for c in nodes[1:]]
@@ -136,17 +127,9 @@ def generate(
     settings: Settings,
     on_round: Callable[[RoundRecord], None] = lambda record: None,
 ) -> Generation:
-    """Continue one prompt. The tokens depend on nothing but the arguments.
+    """Continue one prompt; the tokens depend on nothing but the arguments. ``on_round`` is called after every round.
 
-    Args:
-        pair: target and draft.
-        verifier: decides in every round how many drafted tokens are accepted.
-        request: the prompt.
-        settings: K, L, sampling, length and seed.
-        on_round: called after every round.
-
-    Raises:
-        InputError: the prompt is empty; the text may outgrow the context of a model; logits are NaN or infinite.
+    Raises InputError if the prompt is empty, the text may outgrow a model's context, or logits are NaN or infinite.
     """
     pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     new: list[int] = []

@@ -47,21 +47,9 @@ def compare(
     """Run every algorithm on every prompt; runs that ``records`` contains are not repeated.
 
     All prompts are checked before the first run. The order of the algorithms rotates across prompts, which balances
-    drift in the machine's speed.
-
-    Args:
-        opened: the models and their tokenizer.
-        algorithms: names out of `ALGORITHMS`.
-        requests: the prompts (`LoadedPair.requests`).
-        settings: K, L, sampling, length and seed.
-        records: finished runs, to which new ones are appended.
-        report: called after every round and every run.
-
-    Returns:
-        Statistics, one entry per algorithm.
-
-    Raises:
-        InputError: as `lpverify.decode.engine.generate` and the baselines.
+    drift in the machine's speed. ``algorithms`` are names out of `ALGORITHMS`; ``report`` is called after every round
+    and every run. Returns one entry per algorithm. Raises InputError as `lpverify.decode.engine.generate` and the
+    baselines.
     """
     pair = opened.models
     for request in requests:

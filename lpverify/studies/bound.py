@@ -31,7 +31,7 @@ from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
 from lpverify.files import JsonLines
 from lpverify.studies.teacher_forced import TextRows
-from lpverify.studies.text import Text
+from lpverify.studies.text import Shapes, Text
 from lpverify.verifiers import Verifier, expected_accepted, names, verifier
 
 ALGORITHMS = names()
@@ -44,15 +44,12 @@ STAGES = ("prefill", "text", "draft", "target", "verify", "on path")
 
 
 @dataclass(frozen=True)
-class BoundSettings:
-    """Every K of ``num_paths`` with every L of ``depths``, ``contexts`` positions per prompt, ``stride`` tokens apart.
+class BoundSettings(Shapes):
+    """`Shapes` and ``contexts`` positions per prompt, ``stride`` tokens apart, the first at the end of the prompt.
 
-    The first context is the end of the prompt. Contexts after a token of ``eos`` are left out. Raises InputError for
-    empty lists and impossible numbers.
+    Contexts after a token of ``eos`` are left out. Raises InputError for empty lists and impossible numbers.
     """
 
-    num_paths: tuple[int, ...] = (1, 2, 3, 4)
-    depths: tuple[int, ...] = (8,)
     contexts: int = 4
     stride: int = 16
     sampling: Sampling = field(default_factory=Sampling)
@@ -60,16 +57,10 @@ class BoundSettings:
     eos: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        errors.integers("paths (K)", self.num_paths, min=1)
-        errors.integers("depth (L)", self.depths, min=1)
+        super().__post_init__()
         errors.integer("contexts", self.contexts, min=1)
         errors.integer("stride", self.stride, min=1)
         errors.integer("seed", self.seed, min=0, max=2**63 - 1)
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """The (K, L) of all cells, in order."""
-        return [(count, depth) for count in self.num_paths for depth in self.depths]
 
     def check_context(self, pair: Pair, request: Request) -> None:
         """Raise InputError if the prompt is empty, or the text after it may outgrow the context of a model."""
@@ -121,17 +112,10 @@ def measure(
     settings: BoundSettings,
     on_context: Callable[[int], None] = lambda count: None,
 ) -> PromptBound:
-    """Measure after one prompt. The values depend on nothing but the arguments.
+    """Measure after one prompt; the values depend on nothing but the arguments.
 
-    Args:
-        pair: target and draft.
-        verifiers: by the names to be used in the result.
-        request: the prompt.
-        settings: shapes, contexts, sampling and seed.
-        on_context: called after each context with the number of contexts finished.
-
-    Raises:
-        InputError: the prompt is empty, the text may outgrow a model's context, or logits are NaN or infinite.
+    ``on_context`` is called after each context with the number of contexts finished. Raises InputError if the prompt is
+    empty, the text may outgrow a model's context, or logits are NaN or infinite.
     """
     settings.check_context(pair, request)
     longest, length = max(settings.depths), settings.contexts * settings.stride
@@ -179,10 +163,7 @@ def on_tree(
 def on_text(
     rows: TextRows, positions: Sequence[int], verifiers: Mapping[str, Verifier], settings: BoundSettings
 ) -> list[tuple[list[float], dict[str, list[float]]]]:
-    """Teacher-forced upper bound and block efficiencies by verifier with a closed form, for every shape.
-
-    Every list has one value per context.
-    """
+    """For every shape, with one value per context: upper bound and block efficiency by verifier, teacher-forced."""
     starts, longest = np.array(positions), max(settings.depths)
     closed = {name: algorithm for name, algorithm in verifiers.items() if algorithm.closed_form is not None}
     cells = []
@@ -205,18 +186,8 @@ def measure_all(
 ) -> list[PromptBound]:
     """`measure` after every prompt; prompts that ``records`` contains are not measured again.
 
-    All prompts are checked before the first is measured.
-
-    Args:
-        pair: target and draft.
-        algorithms: names out of `ALGORITHMS`.
-        requests: the prompts.
-        settings: shapes, contexts, sampling and seed.
-        records: of finished prompts, to which new ones are appended.
-        report: called with the number of contexts finished; those that an end of text leaves out count as finished.
-
-    Raises:
-        InputError: an algorithm is unknown, and as `measure`.
+    All prompts are checked before the first is measured. ``report`` is called with the number of contexts finished;
+    those that an end of text leaves out count as finished. Raises InputError for unknown algorithms, and as `measure`.
     """
     verifiers = {errors.choice("algorithm", name, ALGORITHMS): verifier(name) for name in algorithms}
     for request in requests:

@@ -61,12 +61,9 @@ def measure(
     The first context is measured once more before all others, as a warm-up that does not count.
 
     Args:
-        pair: target and draft.
         contexts: token ids, of typical length; see `typical_contexts`.
         algorithms: names of verifiers.
         num_paths, depths: all K and L that the costs are needed for.
-        sampling: temperature and filters.
-        seed: of everything that is drawn.
         advance: called after each context, the warm-up included.
 
     Raises:
@@ -85,7 +82,6 @@ def measure(
         bench.target(_sizes(counts[-1] * depths[-1] + 1), counts[-1])
         for count in counts:
             bench.draft(count, deepest)
-        bench.catch_up()
         tree = bench.tree(counts[-1], depths[-1])
         for count in counts:
             for depth in depths:
@@ -116,10 +112,8 @@ def typical_contexts(
 ) -> list[tuple[int, ...]]:
     """``count`` contexts of ``length`` tokens: the prompts in turn, cut, or continued by the target.
 
-    A prompt that is used again is continued differently. ``advance`` is called after each context.
-
-    Raises:
-        InputError: a context and ``depth`` drafted tokens do not fit into a model.
+    A prompt that is used again is continued differently. ``advance`` is called after each context. Raises InputError if
+    a context and ``depth`` drafted tokens do not fit into a model.
     """
     pair.check_context(errors.integer("context", length, min=1), 1, depth)
     contexts = []
@@ -193,20 +187,21 @@ class _Bench:
             self._time(("target_pass", size), score, undo)
 
     def draft(self, num_paths: int, deepest: int) -> None:
-        """Drafts of 2 and of ``deepest`` tokens."""
+        """Drafts of 2 and of ``deepest`` tokens; with the first path alone also one token fed by itself."""
         active = self._active
+
+        def undo() -> None:
+            active.draft.keep_branch(0, self._length)
+
         for depth in (2, deepest):
 
             def draft(depth: int = depth) -> Any:
                 uniforms = active.keys.drafting(self._round, num_paths, depth)
                 return draft_paths(self._pair, active.draft, active.pending, uniforms, active.sampling)
 
-            self._time(("draft", num_paths, depth), draft, lambda: active.draft.keep_branch(0, self._length))
-
-    def catch_up(self) -> None:
-        """One token fed to the draft."""
-        state = self._active.draft
-        self._time(("catch_up",), lambda: state.append(self._draft_token), lambda: state.keep_branch(0, self._length))
+            self._time(("draft", num_paths, depth), draft, undo)
+        if num_paths == 1:
+            self._time(("catch_up",), lambda: active.draft.append(self._draft_token), undo)
 
     def tree(self, num_paths: int, depth: int) -> DraftTree:
         """A drafted tree with the target's rows, untimed."""

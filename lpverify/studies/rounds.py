@@ -27,7 +27,7 @@ from lpverify.decode.metrics import ratio
 from lpverify.decode.models import Pair
 from lpverify.decode.sampling import Sampling
 from lpverify.studies.teacher_forced import TextRows
-from lpverify.studies.text import Text
+from lpverify.studies.text import Shapes, Text
 from lpverify.verifiers import Verifier, names, verifier
 
 SCHEMA = "lpverify/runs@1"
@@ -65,15 +65,13 @@ def run_on_text(acceptance: npt.NDArray[np.float64]) -> Run:
 
 
 @dataclass(frozen=True)
-class RunSettings:
-    """Runs of ``tokens`` tokens at every K of ``num_paths`` and L of ``depths``.
+class RunSettings(Shapes):
+    """Runs of ``tokens`` tokens at every shape.
 
     The number of distinct nodes of a draft is measured on trees drafted every ``stride`` tokens. A text ends with its
     first token of ``eos``. Raises InputError for empty lists and impossible numbers.
     """
 
-    num_paths: tuple[int, ...]
-    depths: tuple[int, ...]
     tokens: int = 128
     stride: int = 16
     sampling: Sampling = Sampling()
@@ -81,15 +79,9 @@ class RunSettings:
     eos: Collection[int] = ()
 
     def __post_init__(self) -> None:
-        errors.integers("paths (K)", self.num_paths, min=1)
-        errors.integers("depth (L)", self.depths, min=1)
+        super().__post_init__()
         errors.integer("tokens", self.tokens, min=1)
         errors.integer("stride", self.stride, min=1)
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """The (K, L) of all cells, in order."""
-        return [(count, depth) for count in self.num_paths for depth in self.depths]
 
 
 @dataclass(frozen=True)
@@ -137,15 +129,8 @@ def measure_runs(
 ) -> dict[str, Any]:
     """The document ``lpverify/runs@1``: cells as in ``lpverify/bound@1``, of whole runs after ``requests``.
 
-    Args:
-        pair: target and draft.
-        algorithms: names out of `ALGORITHMS`.
-        requests: the prompts.
-        settings: shapes, length, sampling and seed.
-        advance: called after each prompt.
-
-    Raises:
-        InputError: an algorithm has no closed form, a prompt is empty, or a text may outgrow a model's context.
+    ``advance`` is called after each prompt. Raises InputError if an algorithm has no closed form, a prompt is empty, or
+    a text may outgrow a model's context.
     """
     verifiers = {errors.choice("algorithm", name, ALGORITHMS): verifier(name) for name in algorithms}
     longest = max(settings.depths)

@@ -85,13 +85,9 @@ class OpenPair(LoadedPair):
         """The whole tree below contexts of the target's own texts as small problems, as ``lpverify extract`` does.
 
         Args:
-            prompts: texts, at least one.
-            num_paths: K of the problems.
-            depth: L, levels of the trees.
-            top_k, top_p, temperature: sampling of both models; ``top_k``, at most 8, keeps the trees small.
-            contexts, stride: at most so many contexts per prompt, so many tokens apart, none after an end of text.
-            seed: of the texts.
-            chat: wrap the prompts in the chat template.
+            num_paths, depth: K of the problems, and L, the levels of the trees.
+            top_k: at most 8, which keeps the trees small.
+            contexts, stride: as in `bound`. Others as in `decode`.
 
         Raises:
             InputError: impossible settings or no prompt. SizeError: trees that are too large.
@@ -109,8 +105,8 @@ class OpenPair(LoadedPair):
         prompts: Sequence[str],
         algorithms: str | Sequence[str] = bounding.DEFAULT_ALGORITHMS,
         *,
-        num_paths: Sequence[int] = (1, 2, 3, 4),
-        depths: Sequence[int] = (8,),
+        num_paths: int | Sequence[int] = (1, 2, 3, 4),
+        depths: int | Sequence[int] = (8,),
         temperature: float = 1.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -122,13 +118,10 @@ class OpenPair(LoadedPair):
         """Block efficiency and its upper bound in contexts of the target's own texts, as ``lpverify bound`` does.
 
         Args:
-            prompts: texts, at least one.
             algorithms: names of verifiers; a list, or a text with commas.
             num_paths, depths: every K with every L.
-            temperature, top_k, top_p: sampling of both models.
             contexts, stride: at most so many contexts per prompt, so many tokens apart, none after an end of text.
-            seed: of everything that is drawn.
-            chat: wrap the prompts in the chat template.
+            Others as in `decode`.
 
         Returns:
             The ``cells`` of the document ``lpverify/bound@1``, one for each K and L.
@@ -139,7 +132,8 @@ class OpenPair(LoadedPair):
         names = errors.choices("algorithms", algorithms, bounding.ALGORITHMS)
         requests, eos = self.requests(_keyed(prompts), chat=chat), self.tokenizer.eos
         sampling = Sampling(temperature, top_k, top_p)
-        settings = bounding.BoundSettings(tuple(num_paths), tuple(depths), contexts, stride, sampling, seed, eos)
+        shapes = (errors.integers("num_paths", num_paths, min=1), errors.integers("depths", depths, min=1))
+        settings = bounding.BoundSettings(*shapes, contexts, stride, sampling, seed, eos)
         unsaved = JsonLines(None, bounding.RECORD_SCHEMA, {})
         return bounding.summarize(bounding.measure_all(self.models, names, requests, settings, unsaved))
 

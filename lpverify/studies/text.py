@@ -43,8 +43,7 @@ def contexts(
 ) -> list[Context]:
     """At most ``count`` contexts of one prompt, one every ``stride`` tokens, the first at the end of the prompt.
 
-    Raises:
-        InputError: count or stride below 1, an empty prompt, or a text that does not fit into the target's context.
+    Raises InputError for an empty prompt, a count or stride below 1, and a text that does not fit into the target.
     """
     text = target_text(pair, request, text_length(count, stride), sampling, seed, eos)
     return [Context(at, request.tokens + text[:at]) for at in positions(text, count, stride, eos)]
@@ -73,6 +72,23 @@ def target_text(
         return ()
     settings = Settings(depth=1, sampling=sampling, max_new_tokens=length, seed=seed, eos=frozenset(eos))
     return autoregressive(pair, request, settings).tokens
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Every K of ``num_paths`` with every L of ``depths``. Raises InputError for empty lists and numbers below 1."""
+
+    num_paths: tuple[int, ...] = (1, 2, 3, 4)
+    depths: tuple[int, ...] = (8,)
+
+    def __post_init__(self) -> None:
+        errors.integers("paths (K)", self.num_paths, min=1)
+        errors.integers("depth (L)", self.depths, min=1)
+
+    @property
+    def shapes(self) -> list[tuple[int, int]]:
+        """The (K, L), in the order of the cells of a document."""
+        return [(count, depth) for count in self.num_paths for depth in self.depths]
 
 
 class Text:
