@@ -299,11 +299,11 @@ def test_refused_sizes_name_the_way_out() -> None:
     pair = random_pair(4, 3, seed=0)
     with pytest.raises(SizeError, match='262144 ordered tuples, expected at most 20000; use method="recursion"'):
         evaluate(VerifyProblem(pair, 3), "specinfer", method="enumeration")
-    with pytest.raises(SizeError, match="recursion on \\(node, k\\) with 3 paths: 1764 tuples"):
+    with pytest.raises(SizeError, match="recursion on \\(node, k\\) with 3 paths: got 1764 tuples"):
         evaluate(VerifyProblem(pair, 3), "specinfer", max_terms=1000)
     with pytest.raises(SizeError, match="recursion of traversal with 3 paths"):
         evaluate(VerifyProblem(pair, 3), "traversal", max_terms=1000)
-    with pytest.raises(InputError, match="recursion for bv, expected a tree walker or traversal"):
+    with pytest.raises(InputError, match="recursion for bv, expected a top-down verifier or traversal"):
         evaluate(VerifyProblem(pair, 3), "bv", method="recursion")
     with pytest.raises(InputError, match="method: got 'guess'"):
         evaluate(VerifyProblem(pair, 3), "bv", method="guess")

@@ -1,227 +1,201 @@
-"""The proportional split: where coverage allows, a child law proportional to the target (THEORY 5.2, PBV).
+"""PBV, proportional block verification: the selected path follows the target where coverage allows (theory 5.2).
 
-Lay the children out by p/q descending and let c_x be the share of the integral of phi' on x's interval. The lower
-convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k) cuts the children into groups; a group of slope r wants
+Lay the children of a node out by p/q descending, and let c_x be the share of the integral of phi' on child x's
+interval. The lower convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k) cuts the children into groups. In a
+group of slope r the split aims at
 
-    q*(x|c) = r p(x|c),     r = sum of c / sum of p over the group:
+    q*(x|c) = r p(x|c),     r = sum of c / sum of p over the group.
 
-the lexicographically optimal base of the node's coverage polymatroid for the weights p. It is realised inside the
-group by pooling: with phibar_x = c_x / q_x the mean of phi' on x's interval and t_x = r p_x / q_x the mean that x
-needs, child x keeps the fraction lambda_x of its interval, the rest goes to the group's pool, and x gets
-(1 - lambda_x) q_x back from it. For a supposed pool mean c,
+This is the lexicographically optimal base of the node's coverage polymatroid for the weights p: it maximises
+sum_x p g(q*/p) for every concave g at once.
 
-    lambda_x = clip((t_x - c) / (phibar_x - c), 0, 1) where both differences have one sign, else 0,
+Inside a group the split pools ranks. Let phibar_x = c_x / q_x be the mean of phi' on x's interval and t_x = r p_x / q_x
+the mean that x needs. Child x keeps the fraction lambda_x of its interval, gives the rest to the group's pool, and gets
+its mass (1 - lambda_x) q_x back from the pool. For a pool of mean c,
 
-and c is, among all t_x and phibar_x of the group, the smallest with the least sum_x |q*(x|c) - q_x t_x|. If t - phibar
-changes sign once along the group this is exact, otherwise near.
+    lambda_x = clip((t_x - c) / (phibar_x - c), 0, 1)   if both differences have the same sign, else 0.
+
+c is the smallest of all t_x and phibar_x of the group with the least error sum_x |q*(x|c) - q_x t_x|. If t - phibar
+changes sign at most once along the group the error is 0; otherwise it is small.
+
+PBV needs the rows of drafted nodes only, and does not use the weight f/Q*. At L = 1 it is optimal whenever the error is
+0.
+
+Source: this project.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from lpverify.numerics import (
-    Array,
-    accumulate_rows,
-    divide,
-    ignoring_overflow,
-    is_exact,
-    namespace,
-    one,
-    take_in_rows,
-    zero,
-    zeros,
-    zeros_like,
-)
+import numpy as np
+
+from lpverify.numerics import Array, divide, ignoring_overflow, is_exact, one, zero
 from lpverify.verifiers.base import Verifier
-from lpverify.verifiers.rank_measure import RankMeasure, rescaled
+from lpverify.verifiers.rank_measure import RankMeasure
 from lpverify.verifiers.rank_selection import SelectedPath
-from lpverify.verifiers.splits import ROUNDING, Layout, Split, lay_out
+from lpverify.verifiers.splits import ROUNDING, Ints, Split, lay_out
 from lpverify.verifiers.token_buckets import BUCKETS
 
+INFINITE = float("inf")
+
+UNBALANCED = 1e-11
+"""Relative difference of what a group's children need and what they give away at which rounding is to blame."""
+
 LARGEST_MEAN = 1e300
-"""Wanted means are cut here; only a target probability of 1e-300 or more times the draft's reaches it."""
+"""Needed means are cut here. Only a child with q < 1e-300 p reaches it."""
 
 
-def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
-    """PBV: ``target``, ``draft`` (R, V) rows; ``weight`` is not used (see `tempered_split`).
+def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
+    """The split of PBV; ``weight`` is not used. Arguments: `lpverify.verifiers.splits.SplitRule`.
 
-    A child's measure has m + V - 1 pieces: the node's m pieces cut by its children's intervals.
+    >>> from lpverify.verifiers.rank_measure import whole
+    >>> rows = np.array([[0.625, 0.375]]), np.array([[0.5, 0.5]])
+    >>> proportional_split(whole(1, rows[0]), *rows, np.ones(1), 2).q_star.tolist()
+    [[0.625, 0.375]]
     """
-    layout = lay_out(measure, target, draft, paths)
-    ordered, mass = layout.ordered, layout.draft
-    drafted = namespace(mass).where(mass > 0, layout.target, zero(mass))
-    group, slope = minorant_groups(ordered, drafted)
-    mean = divide(ordered, mass, where_zero=zero(mass))
-    needed = wanted_means(slope, layout.target, mass, mean)
-    kept, rest = pooling(mass, mean, needed, group)
-    same = group[:, :, None] == group[:, None, :]
-    pooled = rest * mass
-    pool = _sum_over(same, pooled)
-    pool_mean = divide(_sum_over(same, pooled * mean), pool, where_zero=zero(mass))
-    q_star = kept * ordered + pooled * pool_mean
+    layout = lay_out(measure, target, draft, num_paths)
+    q, ordered = layout.draft, layout.ordered
+    group, slope = minorant_groups(ordered, layout.target * (q > 0))
+    first, index = segments(group)
+    own, pooled = pooling(q, ordered, proportional_row(slope, layout.target, q, ordered), first, index)
+    from_pool = pooled * q
+    pool, moment = (np.add.reduceat(values.reshape(-1), first) for values in (from_pool, pooled * ordered))
+    pool = pool + (pool == 0)
+    q_star = own * ordered + from_pool * (moment / pool)[index]
+    end = np.append(first[1:], q.size)[index] % q.shape[1]
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
-        rows, place = layout.at(rows, tokens)
-        return _from_pool(layout, group, kept, rest, pool, rows, place)
+        rows = np.asarray(rows)
+        place = layout.place[rows, tokens]
+        mass = q[rows, place]
+        total, kept = (mass + (mass == 0))[:, None], own[rows, place][:, None]
+        whole_pool, drawn = pool[index[rows, place]][:, None], pooled[rows, place][:, None]
+
+        def share(owner: Ints, mass: Array) -> Array:
+            from_own: Array = kept * (np.where(owner == place[:, None], mass, zero(mass)) / total)
+            return from_own + drawn * (mass * pooled[rows[:, None], owner] / whole_pool)
+
+        return layout.children_from(rows, place, group[rows, place], (end[rows, place] - 1) % q.shape[1], share)
 
     return Split(layout.by_token(q_star), layout.place, children)
 
 
-def minorant_groups(shares: Array, target: Array) -> tuple[Array, Array]:
+def minorant_groups(shares: Array, target: Array) -> tuple[Ints, Array]:
     """Segments of the lower convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k), k = 0..V.
 
-    ``shares`` c and ``target`` p are (R, V) in layout order. Returns for every child the first child of its group and
-    the slope r of the segment, infinite where p = 0 at the end. Collinear segments are one group.
+    One pass along the children: a new segment absorbs those before it as long as its slope does not exceed theirs.
 
-    >>> import numpy as np
+    Args:
+        shares, target: (R, V) c and p in the order of the children.
+
+    Returns:
+        The first child of every child's segment, (R, V), and the segment's slope, (R, V), infinite where p = 0.
+        Collinear segments are one.
+
     >>> minorant_groups(np.array([[0.125, 0.125, 0.75]]), np.array([[0.25, 0.25, 0.25]]))
     (array([[0, 0, 2]]), array([[0.5, 0.5, 3. ]]))
     """
-    xp = namespace(shares)
-    rows, size = shares.shape
-    index = xp.arange(size, device=shares.device)
-    after = index[:, None] <= index[None, :]  # [start, end]
-    rise, run = (
-        xp.cumulative_sum(xp.where(after, values[:, None, :], zero(shares)), axis=-1) for values in (shares, target)
-    )
+    size = shares.shape[1]
+    slack = one(shares) if is_exact(shares) else 1 + ROUNDING
+    rise, run, first = shares.reshape(-1), target.reshape(-1), np.arange(shares.size)
     with ignoring_overflow():
-        steepness = xp.where(after, divide(rise, run, where_zero=float("inf")), float("inf"))
-    least = xp.min(steepness, axis=-1, keepdims=True)
-    lowest = after & (steepness <= (least if is_exact(shares) else least * (1 + ROUNDING)))
-    end = size - 1 - xp.argmax(xp.flip(xp.astype(lowest, xp.int64), axis=-1), axis=-1)
-    slope = xp.reshape(take_in_rows(xp.reshape(steepness, (rows * size, size)), xp.reshape(end, (-1, 1))), (rows, size))
-    starts = _visited(end + 1)
-    group = xp.max(xp.where(after.T & starts[:, None, :], index, 0), axis=-1)
-    return group, take_in_rows(slope, group)
+        slope = divide(rise, run, where_zero=INFINITE)
+    starts = np.append(True, (slope[1:] > slope[:-1] * slack) | (first[1:] % size == 0)).nonzero()[0]
+    rises, runs = (np.add.reduceat(values, starts).tolist() for values in (rise, run))
+    segments: list[list[Any]] = []  # first child, sum of c, sum of p, slope
+    floor = 0
+    for start, up, across in zip(starts.tolist(), rises, runs, strict=True):
+        if start % size == 0:
+            floor = len(segments)
+        steep = up / across if across else INFINITE
+        while len(segments) > floor and steep <= segments[-1][3] * slack:
+            start, more_up, more_across, _ = segments.pop()
+            up, across = up + more_up, across + more_across
+            steep = up / across if across else INFINITE
+        segments.append([start, up, across, steep])
+    first = np.array([segment[0] for segment in segments])
+    slope = np.array([segment[3] for segment in segments], dtype=shares.dtype)
+    length = np.diff(first, append=shares.size)
+    return np.repeat(first % size, length).reshape(shares.shape), np.repeat(slope, length).reshape(shares.shape)
 
 
-def _visited(following: Any) -> Any:
-    """Which of the places 0..V-1 a walk visits that begins at 0 and goes from x to ``following[x]`` > x, (R, V).
+def segments(group: Ints) -> tuple[Ints, Ints]:
+    """Flat index (G,) of the first child of every group, and the group (R, V) of every child among all of them."""
+    starts = group == np.arange(group.shape[1])
+    return starts.reshape(-1).nonzero()[0], (starts.cumsum() - 1).reshape(group.shape)
 
-    V ends it. Every pass of the loop doubles the steps taken, so that no number of them has to be known on the host.
+
+def proportional_row(slope: Array, target: Array, draft: Array, ordered: Array) -> Array:
+    """The wanted row r p, (R, V). Children without target mass (r infinite) keep their interval."""
+    bounded = slope != INFINITE
+    if not is_exact(slope) and bounded.all():
+        return slope * target * (draft > 0)
+    return np.where(bounded, np.where(bounded, slope, zero(draft)) * target * (draft > 0), ordered)
+
+
+def pooling(q: Array, ordered: Array, wanted: Array, first: Ints, index: Ints) -> tuple[Array, Array]:
+    """lambda and 1 - lambda of every child, for the best pool mean c of its group.
+
+    Every c between the largest t_x of the children with t_x > phibar_x and the smallest t_x of those with t_x <
+    phibar_x has error 0, because then the pool's mean is c. Where there is no such c, or where rounding hides what the
+    children give away, all t_x and phibar_x are tried.
+
+    Args:
+        q, ordered, wanted: (R, V) masses q_x, and integrals of phi' q_x phibar_x and q_x t_x.
+        first, index: the groups, as `segments`.
     """
-    xp = namespace(following)
-    rows, size = following.shape
-    place = xp.arange(size + 1, device=following.device)
-    jump = xp.concat([following, following[:, :1] * 0 + size], axis=-1)
-    visits = xp.astype(xp.broadcast_to(place == 0, (rows, size + 1)), xp.float64)
-    for _ in range(size.bit_length()):
-        visits = xp.astype(visits + accumulate_rows(jump, visits, size + 1) > 0, xp.float64)
-        jump = take_in_rows(jump, jump)
-    return visits[:, :-1] > 0
-
-
-def wanted_means(slope: Array, target: Array, draft: Array, mean: Array) -> Array:
-    """t_x = r p_x / q_x; children without target mass at the end (r infinite) keep their interval, t_x = phibar_x."""
-    xp = namespace(draft)
-    unbounded = slope == float("inf")
-    finite = xp.where(unbounded, zero(draft), slope)
+    slack = one(q) if is_exact(q) else 1 + ROUNDING
     with ignoring_overflow():
-        needed = divide(finite * target, draft, where_zero=zero(draft))
-    if not is_exact(draft):
-        needed = xp.clip(needed, None, LARGEST_MEAN)
-    bounded: Array = xp.where(unbounded, mean, needed)
-    return bounded
+        needed = divide(wanted, q, where_zero=zero(q))
+    needed = needed if is_exact(q) else np.minimum(needed, LARGEST_MEAN)
+    more, less = wanted > ordered * slack, wanted * slack < ordered
+    low = np.maximum.reduceat(np.where(more, needed, -one(q)).reshape(-1), first)
+    high = np.minimum.reduceat(np.where(less, needed, INFINITE).reshape(-1), first)
+    searched = low > high
+    if not is_exact(q):
+        excess = (wanted - ordered, ordered - wanted)
+        need, spare = (np.add.reduceat(np.maximum(values, 0.0).reshape(-1), first) for values in excess)
+        searched |= (abs(need - spare) > UNBALANCED * need) & (low >= 0)
+    if searched.any():
+        last = np.append(first[1:], q.size)
+        values = [values.reshape(-1) for values in (q, ordered, wanted, needed)]
+        for number in searched.nonzero()[0]:
+            low[number] = _best_pool_mean(*(value[first[number] : last[number]] for value in values))
+    pool_mean = low[index]
+    own, pooled = _fractions(pool_mean, q, ordered, wanted)
+    alike = pool_mean < 0  # no child of the group needs more than it has: all keep their interval
+    return np.where(alike, one(q), own), np.where(alike, zero(q), pooled)
 
 
-def pooling(draft: Array, mean: Array, needed: Array, group: Array) -> tuple[Array, Array]:
-    """lambda and 1 - lambda of every child, (R, V) each, for the best pool mean of its group.
-
-    ``draft`` q, ``mean`` phibar, ``needed`` t and ``group`` are (R, V) in layout order. Axes below: candidate, child.
-    """
-    xp = namespace(draft)
-    candidate = xp.concat([needed, mean], axis=-1)
-    same = xp.concat([group, group], axis=-1)[:, :, None] == group[:, None, :]
-    q, phibar, t = (values[:, None, :] for values in (draft, mean, needed))
-    kept, rest = _fractions(candidate[:, :, None], phibar, t)
-    pooled = xp.where(same, rest * q, zero(draft))
-    pool_mean = divide(xp.sum(pooled * phibar, axis=-1), xp.sum(pooled, axis=-1), where_zero=zero(draft))
-    miss = abs(kept * q * phibar + pooled * pool_mean[:, :, None] - q * t)
-    if not is_exact(draft):
-        miss = xp.clip(miss - ROUNDING * q * t, 0.0, None)
-    misfit = xp.sum(xp.where(same, miss, zero(draft)), axis=-1)
-    slack = zeros_like(misfit)
-    if not is_exact(draft):  # two candidates may miss equally, and then the law must not depend on who adds up how
-        slack = ROUNDING * (misfit + xp.sum(xp.where(same & (miss > 0), q * t, 0.0), axis=-1))
-
-    by_child = xp.permute_dims(same, (0, 2, 1))  # child, candidate
-    far = 4 * one(draft) + xp.max(misfit, axis=-1)[:, None, None]
-    least = xp.min(xp.where(by_child, misfit[:, None, :], far), axis=-1, keepdims=True)
-    good = by_child & (misfit[:, None, :] <= least + slack[:, None, :])
-    beyond = 1 + xp.max(candidate, axis=-1)[:, None, None]
-    best = xp.min(xp.where(good, candidate[:, None, :], beyond), axis=-1)
-    return _fractions(best, mean, needed)
+def _best_pool_mean(q: Array, ordered: Array, wanted: Array, needed: Array) -> Any:
+    """The smallest of all t and phibar of one group, (n,) each, with the least error."""
+    candidate = np.sort(np.concatenate([needed, divide(ordered, q, where_zero=zero(q))]))
+    own, pooled = _fractions(candidate[:, None], q, ordered, wanted)
+    pool_mean = divide((pooled * ordered).sum(axis=-1), (pooled * q).sum(axis=-1), where_zero=zero(q))
+    error = abs(own * ordered + pooled * q * pool_mean[:, None] - wanted)
+    if is_exact(q):
+        return candidate[np.argmin(error.sum(axis=-1))]
+    error = np.maximum(error - ROUNDING * wanted, 0.0)
+    total = error.sum(axis=-1)
+    slack = ROUNDING * (total + ((error > 0) * wanted).sum(axis=-1))
+    return candidate[np.argmax(total <= total.min() + slack)]
 
 
-def _fractions(pool_mean: Array, mean: Array, needed: Array) -> tuple[Array, Array]:
+def _fractions(pool_mean: Array, q: Array, ordered: Array, wanted: Array) -> tuple[Array, Array]:
     """lambda = (t - c) / (phibar - c) clipped to [0, 1], 0 where the differences differ in sign; and 1 - lambda."""
-    xp = namespace(mean)
-    wanted, offered = needed - pool_mean, mean - pool_mean
-    none, all_ = zero(mean), one(mean)
-    above, below = (wanted > 0) & (offered > 0), (wanted < 0) & (offered < 0)
-    inner = (above & (needed < mean)) | (below & (needed > mean))
-    scale = xp.where(inner, abs(offered), all_)
-    kept = xp.where(inner, abs(wanted) / scale, xp.where(above | below, all_, none))
-    rest = xp.where(inner, abs(mean - needed) / scale, xp.where(above | below, none, all_))
-    return kept, rest
-
-
-def _sum_over(same: Array, values: Array) -> Array:
-    """For every child the sum of ``values`` (R, V) over its group, ``same`` (R, V, V)."""
-    xp = namespace(values)
-    total: Array = xp.sum(xp.where(same, values[:, None, :], zero(values)), axis=-1)
-    return total
-
-
-def _from_pool(
-    layout: Layout, group: Array, kept: Array, rest: Array, pool: Array, rows: Any, place: Any
-) -> RankMeasure:
-    """Measures of E children on the atoms of their nodes: ``kept`` of the own interval and the pool's share.
-
-    ``pool`` (R, V) is the mass of every child's pool.
-    """
-    xp = namespace(kept)
-    above, width, mass, owner = atoms(layout)
-    above, width, mass, owner = above[rows], width[rows], mass[rows], owner[rows]
-    own = owner == place[:, None]
-    grouped = take_in_rows(group[rows], owner) == group[rows, place][:, None]
-    total = layout.draft[rows, place][:, None]
-    ordered = divide(xp.where(own, mass, zero(mass)), total, where_zero=zero(mass))
-    given = xp.where(grouped, mass * take_in_rows(rest[rows], owner), zero(mass))
-    pooled = divide(given, pool[rows, place][:, None], where_zero=zero(mass))
-    share = kept[rows, place][:, None] * ordered + rest[rows, place][:, None] * pooled
-    return rescaled(above, width, xp.where(total == 0, mass, share), layout.measure.scale[rows])
-
-
-def atoms(layout: Layout) -> tuple[Array, Array, Array, Array]:
-    """Above, width, mass of the common refinement in rank order and the position of the child it belongs to.
-
-    (R, m + V - 1) each. Along the refinement every step goes to the next child, the next piece, or both, so cell (j, i)
-    with mass has slot i + j to itself.
-    """
-    xp = namespace(layout.draft)
-    count, children, pieces = layout.overlap.shape
-
-    def skewed(cells: Array) -> Array:
-        padding = zeros((count, children, children), layout.draft)
-        flat = xp.reshape(xp.concat([cells, padding], axis=-1), (count, -1))
-        rows: Array = xp.reshape(
-            flat[:, : children * (pieces + children - 1)], (count, children, pieces + children - 1)
-        )
-        return rows
-
-    used = layout.overlap > 0
-    above, width, mass = (
-        xp.sum(skewed(xp.where(used, cells, zero(cells))), axis=-2)
-        for cells in (layout.above, layout.width, layout.overlap)
-    )
-    owner = xp.argmax(xp.astype(skewed(layout.overlap) > 0, xp.int64), axis=-2)
-    return above, width, mass, owner
+    level = pool_mean * q
+    offered = ordered - level
+    some = offered != 0
+    offered = offered + ~some
+    with ignoring_overflow():
+        own, pooled = (wanted - level) * some / offered, (ordered - wanted) * some / offered + ~some
+    own, pooled = (np.minimum(np.maximum(part, zero(q)), one(q)) for part in (own, pooled))
+    return own, pooled
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
+    """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
     return Verifier(
         "pbv",
         SelectedPath(proportional_split, blocks),

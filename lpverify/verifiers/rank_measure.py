@@ -1,18 +1,18 @@
-"""Rank measures: where on [0, 1] the ranks of the paths through a node lie (THEORY 5).
+"""Rank measures: how the ranks of the paths through a node are distributed on [0, 1] (theory 5).
 
-Every drafted path has a rank U in [0, 1]; the ranks of all paths together are uniform, and the path of smallest rank is
-selected. A path of rank u is selected with K times the probability (1-u)^(K-1) that the others rank after it, so with
-phi'(u) = K (1-u)^(K-1) a node c whose paths have ranks distributed as mu_c (mass Q(c)) is selected with probability
+Every drafted path has a rank U in [0, 1]. Over all paths the ranks are uniform, and the path of smallest rank is
+selected. With phi'(u) = K (1-u)^(K-1), a node c whose paths have ranks distributed as mu_c (total mass Q(c)) is on the
+selected path with probability
 
     Q*(c) = integral of phi' d mu_c.
 
-A measure is a list of m pieces, uniform inside each, in rank order. Nothing here subtracts: a piece is kept by the
-length *after* it, so that the mean of phi' on it is a sum of positive terms however small the piece is,
+A measure is a list of m pieces in rank order, uniform inside each piece. A piece is stored by its width and by the
+length of [0, 1] *above* it (1 - right end), so that the mean of phi' on it is a sum of positive terms,
 
-    mean of phi' on a piece = sum_{i<K} (above + width)^i above^(K-1-i),      above = 1 - right end,
+    mean of phi' on a piece = sum_{i<K} (above + width)^i above^(K-1-i),
 
-and lengths are kept relative to 1 - (left end of the node's first piece), its ``scale``: only ratios of means matter
-below a node, and they neither under- nor overflow.
+accurate however small the piece is. Lengths are relative to the node's ``scale``, the length above the start of its
+first piece. Below a node only ratios of means matter, so they neither underflow nor overflow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lpverify.numerics import (
 )
 
 MANTISSA_GUARD = 2**9 + 1
-"""Ratios p/q are compared after rounding to 53 - 9 = 44 bits, so that ratios that are equal on paper tie."""
+"""Ratios p/q are rounded to 53 - 9 = 44 bits before they are compared, so that ratios that are equal on paper tie."""
 
 LARGE = 1024
 """Vocabularies above this are sorted by integer keys, which compare ratios by fewer bits."""
@@ -49,11 +49,12 @@ LARGEST_RATIO = 1e300
 
 @dataclass(frozen=True, eq=False)
 class RankMeasure:
-    """The rank measures of R nodes, m pieces each, smallest ranks first.
+    """The rank measures of R nodes with m pieces each, smallest ranks first.
 
-    * ``above`` (R, m): length of [0, 1] ranked after the piece, over ``scale``.
-    * ``width`` (R, m): length of the piece, over ``scale``.
-    * ``mass`` (R, m): share of the node's paths with a rank in it; rows sum to 1. Pieces of mass 0 are padding.
+    * ``above`` (R, m): length of [0, 1] above the piece, divided by ``scale``.
+    * ``width`` (R, m): length of the piece, divided by ``scale``.
+    * ``mass`` (R, m): fraction of the node's paths that have their rank in the piece; rows sum to 1. Pieces of mass 0
+      are padding.
     * ``scale`` (R,): largest ``above + width`` of a piece with mass, as a length.
     """
 
@@ -68,38 +69,36 @@ class RankMeasure:
 
 
 def whole(count: int, like: Array) -> RankMeasure:
-    """``count`` copies of the root's measure, uniform on [0, 1]."""
+    """``count`` copies of the root's measure, uniform on [0, 1], in the arithmetic of ``like``."""
     column = ones((count, 1), like)
     return RankMeasure(zeros((count, 1), like), column, column, ones((count,), like))
 
 
 def rescaled(above: Array, width: Array, mass: Array, scale: Array) -> RankMeasure:
-    """The measure with pieces of length ``above * scale``, ``width * scale``, brought to its own scale.
+    """The measure with pieces ``above``, ``width`` (in units of ``scale``) and ``mass``, brought to its own scale.
 
-    Nodes whose lengths are all below the smallest double get one common position: then every split is neutral.
+    A node whose lengths are all below the smallest double gets one position for all pieces; its splits are neutral.
     """
-    xp = namespace(mass)
-    above, width = (xp.where(mass > 0, lengths, zero(mass)) for lengths in (above, width))
-    top = xp.max(above + width, axis=-1)
-    return RankMeasure(
-        divide(above, top[:, None], where_zero=one(mass)),
-        divide(width, top[:, None], where_zero=zero(mass)),
-        mass,
-        scale * top,
-    )
+    used = mass > 0
+    top = np.max(np.where(used, above + width, zero(mass)), axis=-1)
+    if not is_exact(mass) and top.all():
+        return RankMeasure(above / top[:, None], width / top[:, None], mass, scale * top)
+    above, width = (np.where(used, lengths, zero(mass)) for lengths in (above, width))
+    above = divide(above, top[:, None], where_zero=one(mass))
+    return RankMeasure(above, divide(width, top[:, None], where_zero=zero(mass)), mass, scale * top)
 
 
-def mean_density(low: Array, high: Array, paths: int) -> Array:
-    """Mean of phi' on pieces that leave lengths ``low <= high`` after their ends: sum_{i<K} high^i low^(K-1-i).
+def mean_density(low: Array, high: Array, num_paths: int) -> Array:
+    """Mean of phi' on pieces with lengths ``low`` above their right and ``high`` above their left ends.
 
-    By doubling, S_2n = S_n (high^n + low^n) and S_n+1 = high S_n + low^n, so positive terms only.
+    It is sum_{i<K} high^i low^(K-1-i), computed by doubling: S_2n = S_n (high^n + low^n), S_n+1 = high S_n + low^n.
 
     >>> float(mean_density(np.array(0.5), np.array(1.0), 3))
     1.75
     """
     total: Array = low * 0 + one(low)
     low_power, high_power = low, high
-    for bit in bin(paths)[3:]:
+    for bit in bin(num_paths)[3:]:
         total = total * (high_power + low_power)
         low_power, high_power = low_power * low_power, high_power * high_power
         if bit == "1":
@@ -151,12 +150,7 @@ def _token_bits(size: int) -> int:
 
 
 def compact(measure: RankMeasure) -> RankMeasure:
-    """The same measures without padding as far as all rows allow.
-
-    The new m depends on the data: measures on a device, which would have to be waited for, stay as they are.
-    """
-    if not isinstance(measure.mass, np.ndarray):
-        return measure
+    """The same measures with pieces of mass 0 removed, as many as the row with the most pieces allows."""
     used = measure.mass > 0
     most = max(1, int(used.sum(axis=-1).max()))
     if most == used.shape[-1]:
@@ -167,7 +161,7 @@ def compact(measure: RankMeasure) -> RankMeasure:
 
 
 def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
-    """One batch from several, padded to the same number of pieces. Numpy only."""
+    """One batch from several, padded to the same number of pieces."""
     most = max(measure.mass.shape[-1] for measure in measures)
 
     def padded(pieces: Array) -> Array:

@@ -1,14 +1,15 @@
-"""Splitting a node's rank measure among its children: the ordered split, and what all splits share (THEORY 5).
+"""Splitting a node's rank measure among its children: what all splits share, and the ordered split (theory 4, 5).
 
-A split gives every child x of node c a measure mu_cx of mass q(x|c) mu_c[0, 1] with sum_x mu_cx = mu_c; the selected
-path then follows the draft law q*(x|c) = Q*(cx) / Q*(c). Any split that is a function of the rows at drafted nodes is
-lossless. Here children are laid out along the node's own ranks by p/q descending, child x on the interval of relative
-mass q(x|c); the *ordered* split (GBV) gives it that interval.
+A split gives every child x of node c a measure mu_cx of mass q(x|c) mu_c[0, 1], with sum_x mu_cx = mu_c. The selected
+path then follows the rows q*(x|c) = Q*(cx) / Q*(c). Every split that is a function of the rows at drafted nodes is
+lossless; splits differ in how many tokens they get accepted.
 
-All functions take a batch of R rows in an arithmetic of `lpverify.numerics` and have no shape that depends
-on the data.
+All splits start from the same layout: the children lie along the ranks of their node by p/q descending, child x on an
+interval of relative mass q(x|c). The *ordered* split, that of GBV, gives x the ranks in its interval.
 
-Thomas and Pal, arXiv 2602.16961 (GBV).
+All functions take R nodes at once, as float64 or as object arrays of Fraction.
+
+Source: Thomas and Pal, arXiv 2602.16961 (GBV); rank measures are this project's own.
 """
 
 from __future__ import annotations
@@ -17,37 +18,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lpverify.numerics import (
-    Array,
-    as_index,
-    divide,
-    inverse_in_rows,
-    is_exact,
-    namespace,
-    sums_after,
-    sums_before,
-    take_in_rows,
-    zero,
-)
+import numpy as np
+import numpy.typing as npt
+
+from lpverify.numerics import Array, inverse_in_rows, is_exact, one, take_in_rows, zero, zeros
 from lpverify.verifiers.rank_measure import RankMeasure, mean_density, ratio_order, rescaled
 
-ROUNDING = 1e-14
-"""Relative difference of two floats that rounding explains where a split has to choose; exact arithmetic needs none."""
+Ints = npt.NDArray[np.int64]
 
-UNRESOLVED = 2.0**-55
-"""Distance given to two points of the two halves of [0, 1] whose double representations coincide."""
+ROUNDING = 1e-14
+"""Relative difference of two floats that rounding can explain; Fractions are compared exactly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """How R nodes are split: ``q_star`` (R, V) is q*(x|c), rows sum to 1; ``place`` (R, V) the rank of every token.
+    """How R nodes are split.
 
-    ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of nodes ``rows[e]``. A child of draft
-    mass 0 gets the node's own measure (it is never drafted; the rows below it stay defined).
+    * ``q_star`` (R, V): q*(x|c), the draft row of the selected path; rows sum to 1.
+    * ``place`` (R, V): position of every token in the order of the children.
+    * ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of the nodes ``rows[e]``. A child with
+      q(x|c) = 0 is never drafted; it gets its node's measure.
     """
 
     q_star: Array
-    place: Array
+    place: Ints
     children: Callable[[Any, Any], RankMeasure]
 
 
@@ -55,145 +49,175 @@ SplitRule = Callable[[RankMeasure, Array, Array, Array, int], Split]
 """(measure of R nodes, target rows (R, V), draft rows (R, V), weights f/Q* (R,), K) -> how the nodes are split."""
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """Children of R nodes laid out by p/q descending; position j along the axis of length V, piece i along m.
+def point_keys(before: Array, after: Array) -> Array:
+    """Sort keys of points of [0, 1] given by the masses before and after them, so that both ends of [0, 1] are exact.
 
-    * ``place`` (R, V): position of every token.
-    * ``target``, ``draft`` (R, V): p and q by position, relative to their sums.
-    * ``overlap`` (R, V, m): mass of child j's interval inside piece i; sums to ``draft`` over i.
-    * ``above``, ``width`` (R, V, m): the part of the piece that this is, lengths as in `RankMeasure`.
-    * ``density`` (R, V, m): mean of phi' there, up to a factor per row.
-    * ``ordered`` (R, V): share of the integral of phi' on child j's interval, the q* of the ordered split.
+    A point is located by the smaller of the two. The bits of non-negative doubles are ordered as the doubles are.
+    """
+    if is_exact(before):
+        return before
+    return np.where(before <= after, before.view(np.int64), END - after.view(np.int64))
+
+
+END = 2 * int(np.array(1.0).view(np.int64))
+"""Key of the right end of [0, 1]."""
+
+
+def _distance(begin: tuple[Array, Array], end: tuple[Array, Array]) -> Array:
+    """Mass between points (before, after) and points that follow them; exact in the half of the latter."""
+    ahead: Array = end[0] - begin[0]
+    return ahead if is_exact(ahead) else np.where(end[0] <= end[1], ahead, begin[1] - end[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Atoms:
+    """Measures of R nodes cut at the ends of the n intervals of a partition: A = n + m atoms a row, in rank order.
+
+    * ``above``, ``width``, ``mass`` (R, A): as in `RankMeasure`. Some atoms have mass 0.
+    * ``owner``, ``piece`` (R, A): the interval that contains the atom, and the piece, numbered through all rows.
+    * ``first`` (R, n): index of every interval's first atom in the flattened arrays.
     """
 
-    measure: RankMeasure
-    place: Array
-    target: Array
-    draft: Array
-    overlap: Array
     above: Array
     width: Array
-    density: Array
-    ordered: Array
+    mass: Array
+    owner: Ints
+    piece: Ints
+    first: Ints
 
-    def by_token(self, by_position: Array) -> Array:
-        """Values by position, rearranged to token order."""
-        return take_in_rows(by_position, self.place)
-
-    def at(self, rows: Any, tokens: Any) -> tuple[Any, Any]:
-        """Device indices of nodes ``rows`` and the positions of their ``tokens``."""
-        rows, tokens = as_index(self.draft, rows), as_index(self.draft, tokens)
-        return rows, self.place[rows, tokens]
+    def by_owner(self, values: Array) -> Array:
+        """Sums of ``values`` (R, A) over the atoms of every interval, (R, n)."""
+        return _segment_sums(values, self.first)
 
 
-def lay_out(measure: RankMeasure, target: Array, draft: Array, paths: int) -> Layout:
-    """Refine the pieces of ``measure`` (R nodes) by the children's intervals; ``target``, ``draft`` are (R, V)."""
-    xp = namespace(draft)
-    order = ratio_order(target, draft)
-    target, draft = take_in_rows(target, order), take_in_rows(draft, order)
-    target, draft = (rows / xp.sum(rows, axis=-1, keepdims=True) for rows in (target, draft))
-    one_piece = measure.mass.shape[-1] == 1 and not is_exact(draft)
-    overlap = draft[:, :, None] if one_piece else overlaps(draft, measure.mass)
-    in_piece = xp.sum(overlap, axis=-2, keepdims=True)
-    width = measure.width[:, None, :] * divide(overlap, in_piece, where_zero=zero(draft))
-    after = measure.width[:, None, :] * divide(sums_after(overlap, -2), in_piece, where_zero=zero(draft))
-    above = measure.above[:, None, :] + after
-    density = mean_density(above, above + width, paths)
-    integral = xp.sum(overlap * density, axis=-1)
-    ordered = integral / xp.sum(integral, axis=-1, keepdims=True)
-    return Layout(measure, inverse_in_rows(order), target, draft, overlap, above, width, density, ordered)
+def _segment_sums(values: Array, first: Ints) -> Array:
+    """Sums of ``values`` over consecutive segments that begin at the flat indices ``first``, in the shape of it."""
+    sums: Array = np.add.reduceat(values.reshape(-1), first.reshape(-1)).reshape(first.shape)
+    return sums
 
 
-def overlaps(children: Array, pieces: Array) -> Array:
-    """Common mass of the consecutive intervals of two partitions of [0, 1]: (R, V) and (R, m) masses to (R, V, m).
+def cut(measure: RankMeasure, masses: Array) -> Atoms:
+    """Cut R measures at the right ends of consecutive intervals of ``masses`` (R, n), rows that sum to 1.
 
-    Points are compared by their distance from the nearer end, an interval inside another keeps its own mass, and every
-    child's parts are made to sum to its mass. So an interval of mass 1e-200 is exact wherever it lies.
+    Positions are located from the nearer end of [0, 1], and the atoms of an interval are scaled to sum to its mass, so
+    that an interval of mass 1e-200 is as accurate as any other.
     """
-    xp = namespace(children)
-    child, piece = children[:, :, None], pieces[:, None, :]
-    child_start, child_end = (points.viewed(None, -1) for points in _ends(children))
-    piece_start, piece_end = (points.viewed(-1, None) for points in _ends(pieces))
-    from_child = ~precedes(child_start, piece_start)
-    to_child = precedes(child_end, piece_end)
-    parts: Array = xp.where(
-        to_child,
-        xp.where(from_child, child, _distance(piece_start, child_end)),
-        xp.where(from_child, _distance(child_start, piece_end), piece),
-    )
-    if is_exact(children):
-        return parts
-    scaled: Array = parts * divide(children, xp.sum(parts, axis=-1), where_zero=0.0)[:, :, None]
-    return scaled
+    (rows, size), pieces = masses.shape, measure.mass.shape[1]
+    row = np.arange(rows)[:, None]
+    both = np.concatenate([masses, measure.mass], axis=-1)
+    before, after = np.empty_like(both), zeros(both.shape, both)
+    for part in (slice(0, size), slice(size, None)):
+        np.cumsum(both[:, part], axis=-1, out=before[:, part])
+        np.cumsum(both[:, part][:, :0:-1], axis=-1, out=after[:, part][:, -2::-1])
+    order = np.argsort(point_keys(before, after), axis=-1, kind="stable")
+    at_interval = order < size
+    passed = at_interval.cumsum(axis=-1) - at_interval  # intervals that end before the atom
+    owner = np.minimum(passed, size - 1)
+    piece = np.minimum(np.arange(size + pieces) - passed, pieces - 1) + row * pieces  # flat
+    order = order + row * (size + pieces)  # flat
+    end = before.take(order), after.take(order)
+    begin = np.empty_like(before), np.empty_like(after)
+    begin[0][:, 0], begin[1][:, 0] = zero(masses), one(masses)
+    begin[0][:, 1:], begin[1][:, 1:] = end[0][:, :-1], end[1][:, :-1]
+    mass, in_piece = _distance(begin, end), measure.mass
+    first = _first_atoms(at_interval, size)
+    if not is_exact(masses):
+        whole = np.ones_like(at_interval)  # a whole interval or a whole piece keeps its mass
+        whole[:, 1:] = at_interval[:, 1:] == at_interval[:, :-1]
+        mass = np.where(whole, both.take(order), np.maximum(mass, 0.0))
+        total = _segment_sums(mass, first)
+        lost = (total == 0) & (masses > 0)
+        if lost.any():  # intervals between two doubles: one atom takes all
+            total = np.where(lost, masses, total)
+            mass.reshape(-1)[first[lost]] = masses[lost]
+        mass = mass * (masses / (total + (total == 0))).take(owner + row * size)
+        in_piece = _segment_sums(mass, _first_atoms(~at_interval, pieces))
+    length = (measure.width / (in_piece + (in_piece == 0))).take(piece)  # per mass
+    right = before[:, size:].take(piece), after[:, size:].take(piece)
+    above = measure.above.take(piece) + length * _distance(end, right)
+    return Atoms(above, length * mass, mass, owner, piece, first)
+
+
+def _first_atoms(last: npt.NDArray[np.bool_], size: int) -> Ints:
+    """Flat index (R, n) of the first atom of each of n segments a row, from the marks (R, A) of their last atoms."""
+    first = np.empty((len(last), size), dtype=np.int64)
+    first[:, 0] = np.arange(len(last)) * last.shape[1]
+    first[:, 1:] = last.reshape(-1).nonzero()[0].reshape(-1, size)[:, :-1] + 1
+    return first
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
-    """Points of [0, 1] by the mass before and after them; ``front``: the former is not the larger."""
+class Layout:
+    """The children of R nodes along the ranks of their node, by p/q descending.
 
-    before: Array
-    after: Array
+    * ``place`` (R, V): position of every token. All other arrays are in order of position.
+    * ``target``, ``draft`` (R, V): p and q, divided by their sums.
+    * ``atoms``: the nodes' measures cut at the ends of the children's intervals.
+    * ``density`` (R, A): mean of phi' on every atom, divided by that of the node.
+    * ``ordered`` (R, V): share of the integral of phi' on the child's interval, the q* of the ordered split.
+    * ``measure``: the measures of the nodes.
+    """
 
-    @property
-    def front(self) -> Array:
-        return self.before <= self.after
+    place: Ints
+    target: Array
+    draft: Array
+    atoms: Atoms
+    density: Array
+    ordered: Array
+    measure: RankMeasure
 
-    def viewed(self, *axes: int | None) -> Points:
-        """(R, n) points as (R, n, 1) or (R, 1, n): -1 stands for the new axis."""
-        index = (slice(None), *(None if axis == -1 else slice(None) for axis in axes))
-        return Points(self.before[index], self.after[index])
+    def by_token(self, by_position: Array) -> Array:
+        """Values by position, in token order."""
+        return take_in_rows(by_position, self.place)
 
+    def children_from(
+        self, rows: Any, place: Ints, first: Ints, last: Ints, share: Callable[[Ints, Array], Array]
+    ) -> RankMeasure:
+        """Measures of the children at ``place[e]`` of ``rows[e]``, made of atoms of the intervals first..last[e].
 
-def _ends(masses: Array) -> tuple[Points, Points]:
-    """Start and end points of consecutive intervals; the end of one is the start of the next to the last bit."""
-    xp = namespace(masses)
-    before, after = sums_before(masses), sums_after(masses)
-    all_before = before[:, -1:] + masses[:, -1:]
-    all_after = after[:, :1] + masses[:, :1]
-    starts = Points(before, xp.concat([all_after, after[:, :-1]], axis=-1))
-    ends = Points(xp.concat([before[:, 1:], all_before], axis=-1), after)
-    return starts, ends
-
-
-def precedes(first: Points, second: Points) -> Array:
-    """Is ``first`` strictly before ``second``."""
-    xp = namespace(first.before)
-    in_half = xp.where(first.front, first.before < second.before, first.after > second.after)
-    answer: Array = xp.where(first.front == second.front, in_half, first.front)
-    return answer
-
-
-def _distance(first: Points, second: Points) -> Array:
-    """Mass from ``first`` to ``second``, 0 when ``second`` is not after it."""
-    xp = namespace(first.before)
-    across = (1 - second.after) - first.before
-    if not is_exact(across):
-        across = xp.clip(across, UNRESOLVED, None)
-    in_half = xp.where(first.front, second.before - first.before, first.after - second.after)
-    distance = xp.where(first.front == second.front, in_half, xp.where(first.front, across, zero(across)))
-    positive: Array = xp.where(distance > 0, distance, zero(across))
-    return positive
+        ``share(owner, mass)`` gives the child's mass of the atoms from their owners and masses, (E, n) each. A child
+        with q = 0 gets its node's measure.
+        """
+        atoms, size, none = self.atoms, self.draft.shape[1], zero(self.draft)
+        undrafted = self.draft[rows, place] == 0
+        first, last = np.where(undrafted, 0, first), np.where(undrafted, size - 1, last)
+        bounds = np.append(atoms.first.reshape(-1), atoms.mass.size)
+        start, end = bounds[rows * size + first], bounds[rows * size + last + 1]
+        index = start[:, None] + np.arange((end - start).max(initial=1))
+        inside = index < end[:, None]
+        index = np.where(inside, index, start[:, None])
+        mass = np.where(inside, atoms.mass.take(index), none)
+        mass = np.where(undrafted[:, None], mass, share(atoms.owner.take(index), mass))
+        return rescaled(atoms.above.take(index), atoms.width.take(index), mass, self.measure.scale[rows])
 
 
-def ordered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
-    """GBV: every child gets its interval. ``target``, ``draft`` (R, V); ``weight`` is not used."""
-    layout = lay_out(measure, target, draft, paths)
+def lay_out(measure: RankMeasure, target: Array, draft: Array, num_paths: int) -> Layout:
+    """Lay out the children of R nodes with ``target`` and ``draft`` rows (R, V) along ``measure``."""
+    order = ratio_order(target, draft)
+    target, draft = take_in_rows(target, order), take_in_rows(draft, order)
+    target, draft = (rows / rows.sum(axis=-1, keepdims=True) for rows in (target, draft))
+    atoms = cut(measure, draft)
+    density = mean_density(atoms.above, atoms.above + atoms.width, num_paths)
+    integral = atoms.by_owner(atoms.mass * density)
+    total = integral.sum(axis=-1, keepdims=True)
+    return Layout(inverse_in_rows(order), target, draft, atoms, density / total, integral / total, measure)
+
+
+def ordered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
+    """The split of GBV: every child gets the ranks in its interval; ``weight`` is not used. Arguments: `SplitRule`.
+
+    >>> from lpverify.verifiers.rank_measure import whole
+    >>> rows = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]])
+    >>> ordered_split(whole(1, rows[0]), *rows, np.ones(1), 2).q_star.tolist()
+    [[0.75, 0.25]]
+    """
+    layout = lay_out(measure, target, draft, num_paths)
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
-        rows, place = layout.at(rows, tokens)
-        return rescaled(*own_pieces(layout, rows, place), measure.scale[rows])
+        rows = np.asarray(rows)
+        place = layout.place[rows, tokens]
+        total = layout.draft[rows, place][:, None]
+        total = total + (total == 0)
+        return layout.children_from(rows, place, place, place, lambda owner, mass: mass / total)
 
     return Split(layout.by_token(layout.ordered), layout.place, children)
-
-
-def own_pieces(layout: Layout, rows: Any, place: Any) -> tuple[Array, Array, Array]:
-    """Above, width and relative mass (E, m) of the intervals of the children at ``place[e]`` of nodes ``rows[e]``."""
-    xp = namespace(layout.draft)
-    total = layout.draft[rows, place][:, None]
-    whole = layout.measure[rows]
-    return (
-        xp.where(total == 0, whole.above, layout.above[rows, place]),
-        xp.where(total == 0, whole.width, layout.width[rows, place]),
-        xp.where(total == 0, whole.mass, divide(layout.overlap[rows, place], total, where_zero=zero(total))),
-    )

@@ -1,140 +1,127 @@
-"""The tempered split: skew a node only as far as its own budget gains (THEORY 5.1, TGBV).
+"""TGBV, tempered greedy multi-path block verification: skew a node only as far as it helps (theory 5.1).
 
-With ordered the child law of the ordered split and q the draft row, one number lambda per node mixes them,
+One number lambda per node mixes the ordered split of GBV with the neutral split (every child gets q(x|c) mu_c),
 
-    mu_cx = lambda (ordered part of x) + (1 - lambda) q(x|c) mu_c,      q* = lambda ordered + (1 - lambda) q,
+    mu_cx = lambda (ordered part of x) + (1 - lambda) q(x|c) mu_c,      q* = lambda ordered + (1 - lambda) q.
 
-and lambda is the smallest maximiser of sum_x min(p(x|c) f(c), Q*(cx)), that is of sum_x min(w p(x|c), q*(x|c)) with
-w = f(c) / Q*(c). The sum is concave and piecewise linear in lambda, so 0, 1 and the points where one of the minima
-changes sides are the only candidates.
+lambda is the smallest maximiser of sum_x min(p(x|c) f(c), Q*(cx)), that is, of sum_x min(w p(x|c), q*(x|c)) with
+w = f(c) / Q*(c). The sum is concave and piecewise linear in lambda, so only 0, 1 and the points where the smaller side
+of a minimum changes are candidates.
+
+TGBV needs the rows of drafted nodes only.
+
+Source: this project.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lpverify.numerics import (
     Array,
     divide,
     ignoring_overflow,
     is_exact,
-    namespace,
-    ones,
+    one,
     sums_after,
     sums_before,
     take_in_rows,
     zero,
-    zeros,
 )
 from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
 from lpverify.verifiers.rank_selection import SelectedPath
-from lpverify.verifiers.splits import ROUNDING, Layout, Points, Split, lay_out, precedes
+from lpverify.verifiers.splits import ROUNDING, Split, cut, lay_out, point_keys
 from lpverify.verifiers.token_buckets import BUCKETS
 
 
-def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, paths: int) -> Split:
-    """TGBV: ``target``, ``draft`` (R, V) rows, ``weight`` (R,) = f/Q* of the nodes.
+def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
+    """The split of TGBV. Arguments: `lpverify.verifiers.splits.SplitRule`.
 
-    A child's measure has m + 2 pieces: its interval cuts two of the node's m pieces.
+    A child's measure has m + 2 pieces: the ends of its interval cut two of the node's m pieces.
+
+    >>> from lpverify.verifiers.rank_measure import whole
+    >>> rows = np.array([[0.625, 0.375]]), np.array([[0.5, 0.5]])
+    >>> tempered_split(whole(1, rows[0]), *rows, np.ones(1), 2).q_star.tolist()
+    [[0.625, 0.375]]
     """
-    layout = lay_out(measure, target, draft, paths)
-    kept, rest = tempering(layout.ordered, layout.draft, layout.target, weight[:, None])
-    before = sums_before(layout.overlap, -2)
+    layout = lay_out(measure, target, draft, num_paths)
+    skewed, neutral = tempering(layout.ordered, layout.draft, layout.target, weight[:, None])
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
-        rows, place = layout.at(rows, tokens)
-        return _mixed(layout, before[rows, place], kept[rows], rest[rows], rows, place)
+        rows = np.asarray(rows)
+        place = layout.place[rows, tokens]
+        q, nodes = layout.draft, measure[rows]
+        parts = (values[rows, place] for values in (sums_before(q), q, sums_after(q)))
+        atoms = cut(nodes, np.stack(list(parts), axis=-1))
+        drafted = q[rows, place][:, None] > 0
+        own = np.where(drafted & (atoms.owner == 1), atoms.mass, zero(q))
+        share = own / np.where(drafted, q[rows, place][:, None], one(q))
+        mass = atoms.mass * np.where(drafted, neutral[rows], one(q)) + skewed[rows] * share
+        return rescaled(atoms.above, atoms.width, mass, nodes.scale)
 
-    return Split(layout.by_token(kept * layout.ordered + rest * layout.draft), layout.place, children)
+    return Split(layout.by_token(skewed * layout.ordered + neutral * layout.draft), layout.place, children)
 
 
 def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tuple[Array, Array]:
     """The smallest lambda in [0, 1] that maximises sum_x min(w p, lambda ordered + (1 - lambda) draft).
 
-    ``ordered``, ``draft``, ``target`` p are (R, V), ``weight`` w is (R, 1); returns lambda and 1 - lambda, (R, 1) each.
-    Child x changes sides at lambda_x = (w p - draft) / (ordered - draft), and the slope after a candidate is the sum of
-    ordered - draft over the children whose q* is below w p there: the first candidate with none upwards is the answer.
-    Slopes, not values, because a child of mass 1e-20 may decide.
+    Child x changes sides at lambda_x = (w p - draft) / (ordered - draft), and the slope after lambda is the sum of
+    ordered - draft over the children whose q* is below w p there. The answer is the first candidate after which the
+    slope is not positive. Slopes decide and not values, because a child of mass 1e-20 may be the one that gains.
 
-    >>> import numpy as np
+    Args:
+        ordered, draft, target: (R, V) rows in one order of the children.
+        weight: (R, 1) w = f/Q*.
+
+    Returns:
+        lambda and 1 - lambda, (R, 1) each; each is accurate where it is small.
+
     >>> rows = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]]), np.array([[0.625, 0.375]])
     >>> tempering(*rows, np.array([[1.0]]))
     (array([[0.5]]), array([[0.5]]))
     """
-    xp = namespace(draft)
-    none, all_ = zeros((len(draft), 1), draft), ones((len(draft), 1), draft)
-    change = differences(ordered, draft, none)
+    nothing, unit = zero(draft), one(draft)
+    change = differences(ordered, draft, nothing)
     with ignoring_overflow():
-        turn = divide(differences(weight * target, draft, weight - 1), change, where_zero=none)
-        left = divide(differences(ordered, weight * target, 1 - weight), change, where_zero=none)
-    candidate = xp.where((turn > 0) & (left > 0), turn, none)
-    kept = xp.concat([none, candidate, all_], axis=-1)
-    rest = xp.concat([all_, xp.where(candidate > 0, left, all_), none], axis=-1)
-    turned = ~precedes(Points(kept, rest).viewed(None, -1), Points(turn, left).viewed(-1, None))
-    below = turned == (change[:, None, :] < 0)
-    gains = xp.where(below, change[:, None, :], zero(draft))
-    slope = xp.sum(gains, axis=-1)
-    flat = zero(draft) if is_exact(draft) else ROUNDING * xp.sum(abs(gains), axis=-1)
-    maximal = (slope <= flat) | (rest == 0)
-    least = xp.min(xp.where(maximal, kept, all_), axis=-1, keepdims=True)
-    smallest = xp.argmax(xp.where(maximal & (kept == least), rest, -all_), axis=-1)[:, None]
-    return take_in_rows(kept, smallest), take_in_rows(rest, smallest)
+        turn = divide(differences(weight * target, draft, weight - 1), change, where_zero=nothing)
+        left = divide(differences(ordered, weight * target, 1 - weight), change, where_zero=unit)
+    turn, left = (
+        np.where(left > 0, np.maximum(turn, nothing), unit),
+        np.where(turn > 0, np.maximum(left, nothing), unit),
+    )
+    order = np.argsort(point_keys(turn, left), axis=-1, kind="stable")
+    turn, left, change = (
+        np.concatenate([np.full((len(draft), 1), first), take_in_rows(values, order)], axis=-1)
+        for first, values in ((nothing, turn), (unit, left), (nothing, change))
+    )
+    gain = sums_after(np.maximum(change, nothing))  # of the children below w p until lambda_x
+    loss = np.cumsum(np.maximum(-change, nothing), axis=-1)  # of those below it from lambda_x on
+    flat = nothing if is_exact(draft) else ROUNDING * (gain + loss)
+    best = np.argmax(gain - loss <= flat, axis=-1)[:, None]
+    return take_in_rows(turn, best), take_in_rows(left, best)
 
 
 def differences(first: Array, second: Array, surplus: Array) -> Array:
-    """``first - second`` (R, V), where the sum over a row is known to be ``surplus`` (R, 1).
+    """``first - second`` (R, V), whose sum along a row is known to be ``surplus`` (R, 1).
 
-    In floats an entry above 1/2 takes its difference from all others, as near 1 its own would be rounding only, and
-    any other difference that rounding explains is 0.
+    In floats a difference that rounding explains is 0, and the difference of an entry above 1/2 is the surplus without
+    the differences of the others, because its own would be rounding only if the entries are near 1.
     """
-    xp = namespace(first)
     plain = first - second
     if is_exact(first):
         return plain
-    plain = xp.where(abs(plain) <= ROUNDING * second, 0.0, plain)
-    others = surplus - (sums_before(plain) + sums_after(plain))
-    balanced: Array = xp.where(first > 0.5, others, plain)
-    return balanced
-
-
-def _mixed(layout: Layout, before: Array, kept: Array, rest: Array, rows: Any, place: Any) -> RankMeasure:
-    """Measures of E children: ``kept`` times their own interval, ``rest`` times the node's measure, (E, 1) each.
-
-    In rank order the node's pieces are first whole, then the part ``before`` the interval, then parts inside it, then
-    the part after it, then whole: of 3m parts at most m + 2, with places known from the first and last piece inside.
-    """
-    xp = namespace(before)
-    node = layout.measure[rows]
-    inside = layout.overlap[rows, place]
-    after = sums_after(layout.overlap, -2)[rows, place]
-    in_piece = before + inside + after
-    none = zeros((1, 1), before)
-    total = layout.draft[rows, place][:, None]
-    before, after = xp.where(total == 0, in_piece, before), xp.where(total == 0, none, after)
-
-    def share(mass: Array) -> Array:
-        return node.width * divide(mass, in_piece, where_zero=none)
-
-    above = xp.concat([node.above + share(after + inside), node.above + share(after), node.above], axis=-1)
-    width = xp.concat([share(before), share(inside), share(after)], axis=-1)
-    own = divide(inside, total, where_zero=none)
-    ordered = xp.concat([zeros(tuple(own.shape), own), own, zeros(tuple(own.shape), own)], axis=-1)
-    neutral = xp.concat([before, inside, after], axis=-1)
-    mass = xp.where(total == 0, neutral, kept * ordered + rest * neutral)
-
-    pieces = inside.shape[-1]
-    used = xp.astype(inside > 0, xp.int64)
-    first = xp.where(total == 0, pieces + 1, xp.argmax(used, axis=-1)[:, None])
-    last = pieces - 1 - xp.argmax(xp.flip(used, axis=-1), axis=-1)[:, None]
-    slot = xp.arange(pieces + 2, device=first.device)[None, :]
-    part = xp.where(slot <= first, slot, xp.where(slot <= last + 1, slot + (pieces - 1), slot + 2 * (pieces - 1)))
-    above, width, mass = (take_in_rows(values, part) for values in (above, width, mass))
-    return rescaled(above, width, mass, node.scale)
+    plain = np.where(abs(plain) <= ROUNDING * second, 0.0, plain)
+    large = first > 0.5
+    if not large.any():
+        return plain
+    return np.where(large, surplus - (sums_before(plain) + sums_after(plain)), plain)
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many blocks (None: never)."""
+    """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
     return Verifier(
         "tgbv",
         SelectedPath(tempered_split, blocks),

@@ -129,7 +129,8 @@ def turns_of(tree: Topology, visit: Visit, p: Array, q: Array) -> tuple[list[Tur
     for node, above in enumerate(tree.parent.tolist()):
         if above < 0:
             continue
-        scale[node] = unit / max(unit - failed[above], q[node])  # what is left of q includes the token itself
+        left = max(unit - failed[above], q[node])  # what is left of q includes the token itself
+        scale[node] = unit / left if is_exact(p) else min(1 / float(left), LARGEST_RATIO)
         failed[above] += q[node]
         if visit.branch[node] != node:
             ratio = p[node] / q[node] if is_exact(p) else min(float(p[node]) / float(q[node]), LARGEST_RATIO)
