@@ -37,13 +37,8 @@ ROOT = Path(__file__).parent.parent
 def read_text(path: StrPath, expected: str) -> str:
     """Read a UTF-8 text file, without the byte order mark that some editors put at its beginning.
 
-    Args:
-        path: The file. At most `MAX_BYTES` are read, so a device cannot fill the memory.
-        expected: What the file should be, for the error message: ``"a sweep configuration"``.
-
-    Raises:
-        InputError: If the file cannot be read, or is not UTF-8. The message starts with the path.
-        SizeError: If the file is larger than `MAX_BYTES`.
+    Raises InputError for a file that cannot be read (the message expects ``expected``) or is not UTF-8, SizeError for
+    one of more than `MAX_BYTES`; no more is read, so a device cannot fill the memory.
     """
     where = os.fspath(path)
     try:
@@ -53,18 +48,8 @@ def read_text(path: StrPath, expected: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         raise errors.fail(where, got=_reason(error), expected=expected) from error
     if max(size, len(content)) > MAX_BYTES:
-        raise errors.too_large(
-            where, size=f"a file of more than {MAX_BYTES} bytes", limit=f"{MAX_BYTES}", instead="use a smaller one"
-        )
-    return decode_text(content, where)
-
-
-def decode_text(content: bytes, where: str) -> str:
-    """Decode UTF-8 and drop a byte order mark. Raises InputError that names the first wrong byte.
-
-    >>> decode_text(b"\\xef\\xbb\\xbfvocab = 3", "a.toml")
-    'vocab = 3'
-    """
+        size_of = f"a file of more than {MAX_BYTES} bytes"
+        raise errors.too_large(where, size=size_of, limit=f"{MAX_BYTES}", instead="use a smaller one")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,13 +90,10 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def write_whole(path: StrPath, content: bytes) -> None:
-    """Write ``content`` to ``path`` completely or not at all.
+    """Write ``content`` to ``path`` completely or not at all, by way of a temporary file in the same directory.
 
-    The content goes to a temporary file in the same directory, which then replaces ``path`` in one step. A symbolic
-    link is followed. A device or a pipe is written to directly.
-
-    Raises:
-        InputError: If the path cannot be written. An existing file is then unchanged.
+    A symbolic link is followed; a device or a pipe is written to directly. Raises InputError if the path cannot be
+    written; an existing file is then unchanged.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -134,9 +116,7 @@ def write_whole(path: StrPath, content: bytes) -> None:
 
 
 def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] = ()) -> None:
-    """Check that one command does not use one file for two purposes.
-
-    Two paths are the same file if they resolve to the same name or are links to the same file.
+    """Check that one command does not use one file for two purposes, also by way of links.
 
     Args:
         roles: Option or argument -> path. None, ``-`` (standard input or output), devices and folders are skipped.
@@ -166,9 +146,8 @@ def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] =
 class JsonLines:
     """A file of JSON rows, one a line, that one process at a time appends to and that an interrupted run resumes from.
 
-    Every line is an object that starts with ``"schema"`` and, if the file has an identity, ``"settings"``. So each
-    line says what it is and what it was computed from, the first line serves as the header of the file, and the file
-    can be read by anything that reads JSON lines.
+    Every line is an object that starts with ``"schema"`` and, if the file has an identity, ``"settings"``: each line
+    says what it is and what it was computed from, and the first one serves as the header.
 
     - Opening a file changes no byte of it. A file that has a line of another kind is refused.
     - ``identity`` describes everything the rows depend on besides their own keys. A file with another identity is
@@ -313,14 +292,15 @@ class JsonLines:
             return
         where = f"{path} line {len(lines) + 1}"
         opening = json.dumps({"schema": self._schema})[:-1].encode()
+        torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
+        ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
         try:
-            self.rows.append(self._parse(where, tail))
-            self._end, self._separator = len(content), b"\n"
-        except errors.InputError:
-            torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
-            ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
-            if not ours or _is_json(torn):
-                raise
+            json.loads(torn)
+        except (ValueError, RecursionError):
+            if ours:
+                return  # the next `append` drops it
+        self.rows.append(self._parse(where, tail))
+        self._end, self._separator = len(content), b"\n"
 
     def _parse(self, where: str, line: bytes) -> dict[str, Any]:
         try:
@@ -340,14 +320,6 @@ class JsonLines:
         got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
         expected = f"{asked[name]!r}" if name in asked else f"no {name}"
         return errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
-
-
-def _is_json(content: bytes) -> bool:
-    try:
-        json.loads(content)
-    except ValueError:
-        return False
-    return True
 
 
 def _leaves(name: str, value: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.rows import check_text
-from lpverify.files import MAX_BYTES, decode_text, parse_json, read_text, write_whole
+from lpverify.files import MAX_BYTES, parse_json, read_text, write_whole
 
 MAX_PATHS = 1024
 """Largest number of draft paths; sums of K terms are evaluated for every node."""
@@ -137,7 +137,7 @@ def load_problem(
     name = Path(source).stem
     try:
         if source in example_names():
-            text = decode_text((files("lpverify") / "examples" / f"{name}.json").read_bytes(), where)
+            text = (files("lpverify") / "examples" / f"{name}.json").read_text(encoding="utf-8")
         else:
             text = read_text(source, "a readable problem file")
     except errors.InputError as error:

@@ -209,9 +209,8 @@ def run_task(task: Task) -> list[dict[str, Any]]:
         except Exception as error:
             values["error"] = _message(error)
         else:
-            value, gap = result.block_efficiency, None
-            if value is not None:
-                gap = optimum.value - value
+            value = result.block_efficiency
+            gap = None if value is None else optimum.value - value
             relative = None if gap is None else gap / optimum.value
             values |= zip(VALUES, (value, gap, relative, result.law_error, result.method), strict=True)
         rows.append(_row(task, name, began, values))
@@ -256,16 +255,10 @@ def load_tasks(path: str) -> list[Task]:
 
 
 def tasks(config: Mapping[str, Any], where: str = "config", base: Path | None = None) -> list[Task]:
-    """The tasks of a parsed configuration, each once.
+    """The tasks of a parsed configuration, each once; ``base`` is the directory that folders are relative to.
 
-    Args:
-        config: The configuration.
-        where: Its name in messages.
-        base: The directory that folders are relative to; default: the working directory.
-
-    Raises:
-        InputError: For a key that is unknown, missing or has a wrong value, and for a bad problem file.
-        SizeError: For more than `MAX_TASKS` problems of a family.
+    Raises InputError, which starts with ``where``, for a key that is unknown, missing or has a wrong value and for a
+    bad problem file, SizeError for more than `MAX_TASKS` problems of a family.
 
     >>> config = {"vocab": 2, "depth": 2, "paths": [1, 2], "seeds": 3, "family": [{"name": "markov"}]}
     >>> len(tasks(config))
@@ -306,9 +299,7 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
             raise errors.fail(f"{where} path", got=came(folder), expected="the name of a folder of problem files")
         sources = problem_folder(base / folder)
         if not sources:
-            raise errors.fail(
-                f"{where} path {base / folder}", got="no problem file", expected="at least one .json file"
-            )
+            raise errors.fail(f"{where} path {base / folder}", got="no problem file", expected="a .json file")
         _check_count(where, sources, counts)
         for source in sources:  # each is read now, so that a bad one is refused before the work starts
             pair, identity = load_problem(source).pair, {"file": source.name, "sha256": _digest(str(source))}
@@ -331,10 +322,9 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
 
 
 def _check_count(where: str, *axes: Sequence[Any]) -> None:
-    count = math.prod(map(len, axes))
-    if count > MAX_TASKS:
-        size = f"{count} problems"
-        raise errors.too_large(where, size=size, limit=f"{MAX_TASKS}", instead="divide the sweep into several")
+    if (count := math.prod(map(len, axes))) > MAX_TASKS:
+        instead = "divide the sweep into several"
+        raise errors.too_large(where, size=f"{count} problems", limit=f"{MAX_TASKS}", instead=instead)
 
 
 def _digest(source: str) -> str:

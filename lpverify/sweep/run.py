@@ -26,21 +26,13 @@ IDLE_SECONDS = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the file holds after a sweep.
+    """How many rows the file holds after a sweep."""
 
-    Attributes:
-        computed: Rows of the sweep that were computed now.
-        existing: Rows of the sweep that the file already had.
-        failures: How many of both failed.
-        error: The error of the first failure; None without failures.
-        others: Rows of other sweeps in the same file.
-    """
-
-    computed: int
-    existing: int
-    failures: int
-    error: str | None
-    others: int
+    computed: int  # now
+    existing: int  # those of the sweep that the file already had
+    failures: int  # of both
+    error: str | None  # of the first failure
+    others: int  # rows of other sweeps in the same file
 
 
 def run_sweep(
