@@ -16,7 +16,7 @@ from lpverify.errors import InputError
 from lpverify.exact.evaluate import emitted_law
 from lpverify.exact.recursion import no_masses
 from lpverify.numerics import as_float
-from lpverify.verifiers import names, verifier
+from lpverify.verifiers import names, token_buckets, verifier
 from lpverify.verifiers.pbv import proportional_split
 from lpverify.verifiers.rank_measure import mean_density
 from lpverify.verifiers.rank_selection import SelectedPath
@@ -155,6 +155,22 @@ def test_buckets_are_intervals_of_the_ratio_with_exact_masses(limit: int) -> Non
         assert (np.diff(bins) >= 0).all()
         assert (np.diff(bucket[inside][order]) >= 0).all()
         assert len(np.unique(bucket[drafted])) >= 0.9 * limit  # none is wasted
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0])
+def test_compiled_buckets_have_the_same_bits(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(7)
+    target, draft = (rng.dirichlet(np.full(5000, scale), 3) for _ in range(2))
+    target[:, :40], draft[:, 20:60], draft[:, 60] = 0, 0, 1e-310
+    compiled_ = children_of(target, draft)
+    monkeypatch.setattr(token_buckets, "bin_row", lambda: None)
+    plain = children_of(target, draft)
+    assert compiled_.bins is not None
+    assert plain.bins is not None
+    assert (compiled_.bins == plain.bins).all()
+    assert (compiled_.draft == plain.draft).all()
+    assert (compiled_.target == plain.target).all()
 
 
 def test_a_small_vocabulary_is_not_merged() -> None:

@@ -74,7 +74,8 @@ def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight
 
         def share(owner: Ints, mass: Array) -> Array:
             from_own: Array = kept * (np.where(owner == place[:, None], mass, zero(mass)) / total)
-            return from_own + drawn * (mass * pooled[rows[:, None], owner] / whole_pool)
+            from_own += drawn * (mass * pooled[rows[:, None], owner] / whole_pool)
+            return from_own
 
         return layout.children_from(rows, place, group[rows, place], (end[rows, place] - 1) % q.shape[1], share)
 

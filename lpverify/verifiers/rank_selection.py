@@ -69,11 +69,12 @@ def selection(tree: DraftTree, seen: Observation, split: SplitRule) -> tuple[Arr
     leaves: list[int] = []
     measures: list[RankMeasure] = []
     measure, nodes = whole(1, q), np.array([0])
-    for _ in range(tree.paths.shape[1]):
+    starts = tree.level_starts
+    for depth in range(tree.paths.shape[1]):
         row = tree.draft_row[nodes]
         divided = split(measure, p[row], q[row], weight[nodes], len(tree.paths))
         q_star[row] = divided.q_star
-        below = np.flatnonzero(np.isin(tree.parent, nodes))
+        below = np.arange(starts[depth + 1], starts[depth + 2])
         above = np.searchsorted(nodes, tree.parent[below])  # position of the parent
         kind = child[below - 1]
         measure = divided.children(above, kind)

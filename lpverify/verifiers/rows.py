@@ -17,6 +17,7 @@ import numpy as np
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, add_rows, is_exact, zero
+from lpverify.verifiers.compiled import LONG
 from lpverify.verifiers.residual import positive_part
 from lpverify.verifiers.token_buckets import Children, children_of
 
@@ -76,8 +77,10 @@ class HostRows:
         if split_rows is None:
             return checked(Observation(target_edge, draft_edge, first_entries=first))
         every = len(split_rows) == len(self.draft)
-        inner = self.target[self.tree.inner_nodes[split_rows]]
-        self._children = children = children_of(inner, self.draft if every else self.draft[split_rows], blocks)
+        nodes, draft = self.tree.inner_nodes[split_rows], self.draft if every else self.draft[split_rows]
+        merges = blocks is not None and draft.shape[1] > blocks
+        target = [self.target[node] for node in nodes] if merges else self.target[nodes]  # long rows are not copied
+        self._children = children = children_of(target, draft, blocks)
         child = children.of(rows, tokens) if every else None
         return checked(Observation(target_edge, draft_edge, children.target, children.draft, child, first))
 
@@ -201,10 +204,6 @@ class ResidualRows:
         row = self.weights(node)
         normalised: Array = row / row.sum()
         return normalised
-
-
-LONG = 4096
-"""Rows at least this long are processed one at a time (cache locality)."""
 
 
 def on_host(tree: DraftTree) -> DraftTree:

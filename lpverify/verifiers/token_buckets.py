@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify.numerics import Array, accumulate_rows, as_float, divide, is_exact, zero
+from lpverify.numerics import Array, accumulate_rows, as_float, divide, is_exact, zero, zeros
+from lpverify.verifiers.compiled import LONG, bin_row
 from lpverify.verifiers.rank_measure import RankMeasure
 from lpverify.verifiers.splits import Split, SplitRule
 
@@ -69,11 +70,11 @@ class Children:
         return by_child if self.bucket is None else np.take_along_axis(by_child, self.bucket, axis=1)
 
 
-def children_of(target: Array, draft: Array, limit: int | None = BUCKETS) -> Children:
+def children_of(target: Any, draft: Array, limit: int | None = BUCKETS) -> Children:
     """The children that a split sees of rows (m, V).
 
     Args:
-        target, draft: (m, V) rows, float64 or Fraction.
+        target, draft: (m, V) rows, float64 or Fraction; sequences of rows will do.
         limit: larger vocabularies are merged into at most so many buckets, the one for q = 0 not counted. None: never.
 
     >>> rows = np.array([[0.9, 0.05, 0.05, 0.0]]), np.array([[0.45, 0.05, 0.0, 0.5]])
@@ -84,12 +85,16 @@ def children_of(target: Array, draft: Array, limit: int | None = BUCKETS) -> Chi
     if limit is None or draft.shape[1] <= limit:
         return Children(target, draft)
     bins = np.empty(draft.shape, dtype=np.int16)
-    mass = []
+    fine = zeros((len(draft), 2, FINE + 1), draft)
+    kernel = None if draft.shape[1] < LONG or is_exact(draft) else bin_row()
+    scratch = np.empty(draft.shape[1], dtype=np.float32)
     for row, (p, q) in enumerate(zip(target, draft, strict=True)):
+        if kernel is not None:
+            kernel(p, q, scratch, bins[row], fine[row], 23 - BITS, LOWEST, FINE)
+            continue
         bins[row] = _bins(as_float(p), as_float(q)) if is_exact(q) else _bins(p, q)
         index = bins[row].astype(np.intp)
-        mass.append([_bin_masses(index, values) for values in (p, q)])
-    fine: Array = np.array(mass)  # (m, 2, FINE + 1)
+        fine[row] = [_bin_masses(index, values) for values in (p, q)]
     bucket = cut(as_float(fine[:, 0] + fine[:, 1]), limit, np)
     p, q = (accumulate_rows(bucket, fine[:, side], limit + 1) for side in (0, 1))
     return Children(p, q, bins, bucket)
