@@ -1,8 +1,8 @@
-"""The few array operations that differ between float64 arrays, object arrays of Fraction and torch tensors.
+"""The few array operations that differ between float64 arrays and object arrays of Fraction.
 
-Everything on whole prefix trees is written once, for numpy arrays of either dtype: ``+ - *``, ``minimum``, ``cumsum``
-and ``sum`` are the same for both. What differs is collected here. Verifiers also take torch tensors on any device: they
-ask for `namespace` of their rows, which never imports torch by itself.
+Everything on whole prefix trees and on what a verifier decides is written once, for numpy arrays of either dtype:
+``+ - *``, ``minimum``, ``cumsum`` and ``sum`` are the same for both. What differs is collected here. The few functions
+that are also called with tensors, such as `divide`, ask for the `namespace` of their arrays, which imports no torch.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]  # float64, or object holding Fraction
 Levels = tuple[Array, ...]  # one array per depth
-
-LONG = 4096
-"""Entries from which on a row is worth a loop of its own (see `row_parts`)."""
+OBJECT = np.dtype(object)
 
 
 def is_exact(array: Any) -> bool:
     """True for an array of Fraction, or a Fraction."""
-    return isinstance(array, Fraction) or getattr(array, "dtype", None) == np.dtype(object)
+    return getattr(array, "dtype", None) is OBJECT or isinstance(array, Fraction)
 
 
 def one(like: Any) -> Any:
@@ -45,25 +43,21 @@ def namespace(array: Any) -> Any:
 
 
 def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
-    """Zeros in the arithmetic of ``like``, on its device."""
-    if is_exact(like):
-        return np.full(shape, Fraction(0), dtype=object)
-    if isinstance(like, np.ndarray | np.generic):
-        return np.zeros(shape)
-    tensor: Array = namespace(like).zeros(shape, dtype=like.dtype, device=like.device)
-    return tensor
+    """Zeros in the arithmetic of ``like``."""
+    return np.full(shape, Fraction(0), dtype=object) if is_exact(like) else np.zeros(shape)
 
 
 def ones(shape: int | tuple[int, ...], like: Array) -> Array:
-    """Ones in the arithmetic of ``like``, on its device."""
-    array: Array = zeros(shape, like) + one(like)
-    return array
+    """Ones in the arithmetic of ``like``."""
+    return np.full(shape, Fraction(1), dtype=object) if is_exact(like) else np.ones(shape)
 
 
 def divide(numerator: Array, denominator: Array, *, where_zero: Any) -> Array:
     """``numerator / denominator``, and the derived value ``where_zero`` where the denominator is 0."""
-    xp = namespace(denominator)
     undefined = denominator == 0
+    if isinstance(undefined, np.ndarray) and not undefined.any():
+        return numerator / denominator
+    xp = namespace(denominator)
     quotient: Array = xp.where(undefined, where_zero, numerator / xp.where(undefined, one(denominator), denominator))
     return quotient
 
@@ -74,70 +68,20 @@ def sums_before(array: Array, axis: int = -1) -> Array:
     >>> sums_before(np.array([1.0, 2.0, 4.0])).tolist(), sums_after(np.array([1.0, 2.0, 4.0])).tolist()
     ([0.0, 1.0, 3.0], [6.0, 4.0, 0.0])
     """
-    xp = namespace(array)
-    sums = xp.moveaxis(xp.cumulative_sum(xp.moveaxis(array, axis, -1), axis=-1), -1, axis)
-    none = (slice(None),) * (axis % array.ndim)
-    shifted: Array = xp.concat([zeros_like(sums[(*none, slice(0, 1))]), sums[(*none, slice(0, -1))]], axis=axis)
+    sums = np.cumsum(array, axis=axis)
+    start = (slice(None),) * (axis % array.ndim)
+    shifted: Array = np.concatenate([zeros_like(sums[(*start, slice(0, 1))]), sums[(*start, slice(0, -1))]], axis=axis)
     return shifted
 
 
 def sums_after(array: Array, axis: int = -1) -> Array:
     """Mirror image of `sums_before`."""
-    xp = namespace(array)
-    mirrored: Array = xp.flip(sums_before(xp.flip(array, axis=axis), axis), axis=axis)
-    return mirrored
+    return np.flip(sums_before(np.flip(array, axis=axis), axis), axis=axis)
 
 
 def zeros_like(array: Array) -> Array:
-    """Zeros of the same shape, arithmetic and device."""
+    """Zeros of the same shape and arithmetic."""
     return zeros(tuple(array.shape), array)
-
-
-def as_index(like: Array, integers: Any) -> Any:
-    """Host-side integers as an index into ``like``: themselves for numpy, else a tensor on its device."""
-    xp = namespace(like)
-    if xp is np:
-        return np.asarray(integers)
-    if isinstance(integers, np.ndarray) and not integers.flags.writeable:
-        integers = integers.copy()  # tensors cannot share memory that is not to be written
-    return xp.asarray(integers, device=like.device)
-
-
-def row_at(rows: Array | Sequence[Array], place: Any) -> Array:
-    """``rows[place]``; ``place`` may be an integer on the device of the rows, which stays there."""
-    if isinstance(place, int | np.integer):
-        return rows[int(place)]
-    xp = namespace(place)
-    stacked = xp.stack(rows) if isinstance(rows, list) else rows
-    taken: Array = xp.take(stacked, xp.reshape(place, (1,)), axis=0)[0]  # an index without axes would be read
-    return taken
-
-
-def row_parts(count: int, like: Array) -> list[slice]:
-    """Slices of ``count`` rows like those of ``like`` (R, V) to go through one after the other.
-
-    A long row of a numpy array by itself, so that what is computed from it stays in the processor's cache; else all.
-    """
-    if isinstance(like, np.ndarray) and not is_exact(like) and like.shape[-1] >= LONG:
-        return [slice(row, row + 1) for row in range(count)]
-    return [slice(0, count)]
-
-
-def in_double(array: Array) -> Array:
-    """Tensors of lower precision in float64; anything else as it is."""
-    xp = namespace(array)
-    double: Array = array if xp is np else xp.astype(array, xp.float64, copy=False)
-    return double
-
-
-def on_cpu(array: Any) -> bool:
-    """Is ``array`` a tensor in the host's memory; False for numpy arrays."""
-    return not isinstance(array, np.ndarray) and str(array.device) == "cpu"
-
-
-def sharing(tensor: Any) -> Array:
-    """A tensor in the host's memory as a numpy array of doubles, sharing it where they are doubles already."""
-    return np.asarray(in_double(tensor.detach()))
 
 
 def ignoring_overflow() -> Any:
@@ -171,12 +115,8 @@ def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
 
 
 def take_in_rows(values: Array, index: Any) -> Array:
-    """``values[r, index[r, i]]`` for (R, n) ``values`` and integers (R, m) on their device, shape (R, m)."""
-    if isinstance(values, np.ndarray):  # take_along_axis is several times slower, in torch too
-        flat: Array = values.take(_flat(index, values.shape[1]))
-        return flat
-    tensor: Any = values
-    taken: Array = tensor.gather(1, index)
+    """``values[r, index[r, i]]`` for (R, n) ``values`` and integers (R, m), shape (R, m)."""
+    taken: Array = values.take(_flat(index, values.shape[1]))  # take_along_axis is several times slower
     return taken
 
 
@@ -187,54 +127,21 @@ def _flat(index: Any, size: int) -> Any:
 
 def inverse_in_rows(order: Any) -> Any:
     """``place`` with ``place[r, order[r, i]] = i``, the inverse of every row's permutation."""
-    if isinstance(order, np.ndarray):
-        place = np.empty_like(order)
-        np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
-        return place
-    tensor: Any = order
-    index: Any = namespace(order).arange(order.shape[1], device=tensor.device)
-    return tensor.scatter(1, tensor, index.expand(tensor.shape))
-
-
-def sort_rows(keys: Any) -> Any:
-    """Rows of different integers, each ascending."""
-    if isinstance(keys, np.ndarray):
-        return np.sort(keys, axis=-1)
-    if on_cpu(keys):  # numpy's sort is several times faster
-        return namespace(keys).asarray(np.sort(np.asarray(keys), axis=-1))
-    return namespace(keys).sort(keys, axis=-1)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
+    return place
 
 
 def accumulate_rows(index: Any, values: Array, size: int) -> Array:
-    """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size); tensors stay on their device."""
-    if not isinstance(values, np.ndarray):
-        if on_cpu(values):  # several times faster than scatter_add
-            return on_device(accumulate_rows(np.asarray(index), np.asarray(values), size), values)
-        tensor: Any = zeros((len(values), size), values)
-        sums: Array = tensor.scatter_add(1, index, values)
-        return sums
+    """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size)."""
     return accumulate(_flat(index, size).reshape(-1), values.reshape(-1), len(values) * size).reshape(-1, size)
 
 
 def add_rows(index: Any, values: Array, count: int) -> Array:
     """``result[i] = sum of values[e] over index[e] == i``, i < ``count``: `accumulate` of arrays (E, ...)."""
-    shape = (count, *values.shape[1:])
-    if isinstance(values, np.ndarray):
-        sums = zeros(shape, values)
-        np.add.at(sums, index, values)
-        return sums
-    tensor: Any = zeros(shape, values)
-    added: Array = tensor.index_add(0, index, values)
-    return added
-
-
-def solve_each(matrices: Array, right: Array) -> Array:
-    """Solutions of B regular systems (B, n, n) x = (B, n, m); tensors stay on their device."""
-    xp = namespace(matrices)
-    if xp is np:
-        return np.linalg.solve(matrices, right)
-    solution: Array = xp.linalg.solve_ex(matrices, right)[0]  # the check for a singular matrix would wait
-    return solution
+    sums = zeros((count, *values.shape[1:]), values)
+    np.add.at(sums, index, values)
+    return sums
 
 
 def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:
@@ -251,18 +158,3 @@ def down_the_tree(levels: Sequence[Array]) -> Array:
     for level in levels[1:]:
         along = np.repeat(along, level.size // along.size) + level
     return along
-
-
-def to_host(array: Any) -> Array:
-    """``array`` as a numpy array (itself when it is one)."""
-    if isinstance(array, np.ndarray):
-        return array
-    return np.asarray(array_api_compat.to_device(array, "cpu"))
-
-
-def on_device(array: Array, like: Any) -> Array:
-    """The numpy ``array`` in the library, number type and device of ``like``."""
-    if isinstance(like, np.ndarray):
-        return array
-    moved: Array = namespace(like).asarray(array, dtype=like.dtype, device=like.device)
-    return moved

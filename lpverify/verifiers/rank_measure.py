@@ -28,10 +28,8 @@ from lpverify.numerics import (
     divide,
     ignoring_overflow,
     is_exact,
-    namespace,
     one,
     ones,
-    sort_rows,
     take_in_rows,
     zero,
     zeros,
@@ -113,13 +111,11 @@ def ratio_order(target: Array, draft: Array) -> Array:
     >>> ratio_order(np.array([[0.2, 0.5, 0.3]]), np.array([[0.6, 0.3, 0.1]])).tolist()
     [[2, 1, 0]]
     """
-    xp = namespace(draft)
     size = draft.shape[-1]
     keys = ratio_keys(target, draft, size)
     if is_exact(draft) or size <= LARGE:
-        stable: Array = xp.argsort(keys, axis=-1, stable=True)
-        return stable
-    order: Array = sort_rows(keys | xp.arange(size, device=draft.device)[None, :]) & _token_bits(size)
+        return np.argsort(keys, axis=-1, stable=True)
+    order: Array = np.sort(keys | np.arange(size), axis=-1) & _token_bits(size)
     return order
 
 
@@ -129,17 +125,16 @@ def ratio_keys(target: Array, draft: Array, size: int) -> Array:
     Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is
     many times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
     """
-    xp = namespace(draft)
     if is_exact(draft):
         exact: Array = -divide(target, draft, where_zero=-one(draft))
         return exact
     with ignoring_overflow():
-        ratio = xp.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
+        ratio = np.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
     if size <= LARGE:
         spread = ratio * MANTISSA_GUARD
         rounded: Array = (spread - ratio) - spread
         return rounded
-    bits = xp.where(ratio < 0, 0, xp.clip(ratio, 0, None).view(xp.int64) + 2**40)
+    bits = np.where(ratio < 0, 0, np.clip(ratio, 0, None).view(np.int64) + 2**40)
     keys: Array = ((2**63 - 1) - bits) & ~_token_bits(size)
     return keys
 
