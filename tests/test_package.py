@@ -134,7 +134,7 @@ def test_extras() -> None:
     extras = {name: _distributions(needs) for name, needs in PYPROJECT["project"]["optional-dependencies"].items()}
     assert extras == {
         "plot": {"matplotlib"},
-        "decode": {"torch", "transformers", "accelerate", "safetensors", "datasets"},
+        "decode": {"torch", "transformers", "accelerate", "safetensors", "datasets", "numba"},
         "parallel": {"joblib", "dask"},
         "notebooks": {"jupyter", "jupytext", "nbmake"},
         "smollm": {"gguf"},

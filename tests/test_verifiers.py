@@ -132,7 +132,7 @@ def test_one_step_table(
 
 def test_transport_refuses_large_supports() -> None:
     row = np.full(100, 0.01)
-    with pytest.raises(SizeError, match="ot with 3 paths at one node and 100 draftable tokens: 166750 sets"):
+    with pytest.raises(SizeError, match="ot with 3 paths at one node and 100 draftable tokens: got 166750 sets"):
         optimal_transport.node_rule(row, row, 3)
     assert len(optimal_transport.node_rule(row, row, 1).shares) == 100
 
