@@ -151,12 +151,8 @@ def _result(case: Case, mode: str, pair: ModelPair, **fields: Any) -> CaseAudit:
 def compare_distributions(pair: ModelPair, emitted: Array, rounds: int, tolerance: float) -> tuple[Any, Finding | None]:
     """Total variation of an emitted distribution to the target's, and the finding if rounding does not explain it.
 
-    Args:
-        pair: target and draft tables.
-        emitted: probabilities of the sequences of ``rounds`` times L+1 tokens, (V**(rounds (L+1)),).
-        rounds: decoding rounds.
-        tolerance: of the total variation; 0 is used where everything is rational. A token of target probability 0 has
-            no tolerance.
+    ``emitted`` (V**(rounds (L+1)),): probabilities of the sequences of ``rounds`` times L+1 tokens. ``tolerance`` is
+    0 where everything is rational, and for tokens of target probability 0.
     """
     expected, possible = _target_distribution(pair, rounds)
     if pair.rational and all(isinstance(mass, Fraction) for mass in emitted):

@@ -70,14 +70,9 @@ def smallest_found(cells: int, draws: int, alpha: float) -> float:
 
 
 def identity_test(counts: Counts, expected: Distribution, vocab_size: int, length: int, alpha: float) -> IdentityTest:
-    """Test whether sequences were drawn from a distribution.
+    """Test whether sequences of D = ``length`` tokens were drawn from a distribution.
 
-    Args:
-        counts: how often each sequence of D = ``length`` tokens was drawn, (V**D,).
-        expected: P, (V**D,).
-        vocab_size: V.
-        length: D.
-        alpha: false-alarm probability.
+    ``counts`` (V**D,): how often each was drawn. ``expected`` (V**D,): P. ``alpha``: false-alarm probability.
     """
     draws = int(counts.sum())
     levels = list(zip(*(up_the_tree(of, vocab_size, length) for of in (counts, expected)), strict=True))[1:]

@@ -46,18 +46,8 @@ def top_down_masses(
 ) -> tuple[Levels, int]:
     """Emitted masses of top-down tree verification.
 
-    Args:
-        pair: target and draft tables.
-        rule: node rule of the verifier, (target row, draft row, k) -> `NodeRule`.
-        num_paths: K.
-        ordered: the rule looks at the order of the drafted children; else multisets of them are enough.
-        max_terms: maximum number of tuples.
-
-    Returns:
-        Emitted masses, and the number of tuples visited.
-
-    Raises:
-        SizeError: more than ``max_terms`` tuples.
+    ``rule`` is the verifier's node rule; ``ordered``: it looks at the order of the drafted children, else multisets of
+    them are enough. Returns the masses and the number of tuples visited. Raises SizeError beyond ``max_terms`` tuples.
     """
     size = pair.vocab_size
     tuples = sum(iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1))

@@ -37,19 +37,8 @@ def solve(
 ) -> LpSolution:
     """The optimum by HiGHS's interior point without crossover; bins are cut where the heights of the leaves jump.
 
-    Args:
-        pair: target and draft tables; floats are used.
-        num_paths: K.
-        tolerance: certified gap to stop at.
-        time_limit: seconds, looked at after every refinement step.
-        progress: called after every refinement step.
-
-    Returns:
-        The solution with its certificate. ``status`` is "stalled" when the solver's own precision (about 1e-7) keeps
-        the bounds further apart than ``tolerance``.
-
-    Raises:
-        InputError: K < 1. SizeError: leaves x bins exceed 400,000.
+    Arguments and result are those of `quantile.solve`. ``status`` is "stalled" when HiGHS's own precision (about 1e-7)
+    keeps the bounds further apart than ``tolerance``. Raises SizeError when leaves x bins exceed 400,000.
     """
     began = time.perf_counter()
     errors.integer("num_paths (K)", num_paths, min=1)

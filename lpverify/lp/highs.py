@@ -80,15 +80,10 @@ class Model:
         crossover: bool = True,
         tolerance: float | None = None,
     ) -> None:
-        """Pass the program to HiGHS.
+        """Pass the program to HiGHS. Raises SolverError when it refuses the program or an option.
 
-        Args:
-            program: what to solve.
-            method: HiGHS's solver. ``crossover``: let the interior-point method end in a vertex.
-            tolerance: of primal and dual feasibility and optimality; None keeps HiGHS's 1e-7.
-
-        Raises:
-            SolverError: an option or the program was refused.
+        ``crossover``: let the interior-point method end in a vertex. ``tolerance``: of primal and dual feasibility and
+        optimality; None keeps HiGHS's 1e-7.
         """
         self._highs = _QuietHighs()  # type: ignore[no-untyped-call]
         options: dict[str, str | float] = {"solver": method, "run_crossover": "on" if crossover else "off"}

@@ -58,15 +58,8 @@ Ints = npt.NDArray[np.int64]
 def solve_antichains(pair: ModelPair, num_paths: int) -> LpSolution:
     """The optimum with every antichain constraint written out, by HiGHS.
 
-    Args:
-        pair: target and draft tables; floats are used.
-        num_paths: K.
-
-    Returns:
-        The solution; ``details`` holds the number of ``antichains`` and ``prefix_acceptance``, f by level.
-
-    Raises:
-        InputError: K < 1. SizeError: more than 100,000 antichains.
+    ``details`` of the solution holds the number of ``antichains`` and ``prefix_acceptance``, f by level. Raises
+    InputError for K < 1, SizeError beyond 100,000 antichains.
 
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
     >>> round(solve_antichains(coin, 2).value, 9), round(solve_flow(coin, 2).value, 9)
@@ -138,17 +131,8 @@ def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, m
     The multipliers of a round give an upper bound (`certify.upper_bound`); its f, lowered by the worst violation, a
     lower bound.
 
-    Args:
-        pair: target and draft tables; floats are used.
-        num_paths: K.
-        tolerance: gap between the bounds to stop at.
-        max_rounds: rounds after which ``status`` is "stalled".
-
-    Returns:
-        The solution; ``details`` holds the ``multipliers`` of the upper bound by level.
-
-    Raises:
-        InputError: K < 1. SizeError: more than 5,000 nodes.
+    It stops at a gap of ``tolerance``, or as "stalled" after ``max_rounds``. ``details`` of the solution holds the
+    ``multipliers`` of the upper bound by level. Raises InputError for K < 1, SizeError beyond 5,000 nodes.
     """
     began = time.perf_counter()
     errors.integer("num_paths (K)", num_paths, min=1)
@@ -210,15 +194,8 @@ def lowered(pair: ModelPair, acceptance: Levels, violation: object) -> Levels:
 def solve_flow(pair: ModelPair, num_paths: int) -> LpSolution:
     """The optimum of the flow program, by HiGHS.
 
-    Args:
-        pair: target and draft tables; floats are used.
-        num_paths: K.
-
-    Returns:
-        The solution; ``details`` holds the number of ``drafts`` and ``prefix_acceptance``, f by level.
-
-    Raises:
-        InputError: K < 1. SizeError: more than 200,000 flow variables.
+    ``details`` of the solution holds the number of ``drafts`` and ``prefix_acceptance``, f by level. Raises InputError
+    for K < 1, SizeError beyond 200,000 flow variables.
     """
     began = time.perf_counter()
     errors.integer("num_paths (K)", num_paths, min=1)

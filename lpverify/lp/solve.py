@@ -72,8 +72,7 @@ def solve(
         InputError: No problem; an unknown method, one that does not fit, or ``exact`` on floats.
         SizeError: The method refuses the size.
 
-    >>> coin = ModelPair.iid([0.25, 0.75], [0.6, 0.4], depth=2)
-    >>> round(solve(coin, 2).value, 6), [round(one.value, 6) for one in solve(coin, [1, 2])]
+    >>> round(solve("coin-2", 2).value, 6), [round(one.value, 6) for one in solve("coin-2", [1, 2])]
     (2.5944, [2.16, 2.5944])
 
     Thomas and Pal, arXiv 2602.16961, for the program; the rank-quantile formulation is this project's.

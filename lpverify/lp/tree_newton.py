@@ -177,12 +177,8 @@ class Factorisation:
     def solve(self, right: Vector) -> Vector:
         """The direction for one right-hand side, by one pass up the tree and one down.
 
-        Args:
-            right: in the order of `Shape.unknowns`, without the rise.
-
-        Returns:
-            Changes of the unknowns in the order of `Shape.unknowns`. The changes of f and of the rise of H keep digits
-            that differences of the other unknowns would lose.
+        ``right`` is in the order of `Shape.unknowns` without the rise, the result in that order. The changes of f and
+        of the rise of H keep digits that differences of the other unknowns would lose.
         """
         shape = self._shape
         mean, total, size = self._mean, self._total, shape.vocab_size
