@@ -177,3 +177,15 @@ def test_newton_gives_up_where_the_means_cannot_be_had(monkeypatch: pytest.Monke
     found = coupling(half, np.array([[1.5, 0.5]]), half, np.array([[0.85, 0.15]]))
     assert onto_marginals(found, half, half)[0] == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.5]]), abs=0.01)
     assert len(steps) < _entropic.STEPS
+
+
+@pytest.mark.parametrize("tiny", [1e-200, 1e-308, 5e-324])
+@pytest.mark.parametrize("spread", [1.0, 1e3, 1e6])
+def test_coupling_of_extreme_masses_is_made_of_numbers(tiny: float, spread: float) -> None:
+    """Cells and children that no tilt reaches: without a warning, and marginals hold after rounding."""
+    mu = np.array([[tiny, 0.3, 0.7, tiny, 0.0]])
+    phi = np.array([[spread, 1.0, 0.5, 0.1 / spread, 0.0]])
+    q = np.array([[0.5, tiny, 0.5]])
+    table = coupling(mu, phi, q, np.array([[0.4, tiny * spread, 0.25]]))
+    assert np.isfinite(table).all()
+    assert onto_marginals(table, mu, q).sum(axis=1) == pytest.approx(mu, abs=1e-12)

@@ -214,7 +214,9 @@ def test_every_function_takes_every_form(tmp_path: Path) -> None:
     assert lv.as_problem(with_k, 5).num_paths == 5
 
 
-@pytest.mark.parametrize("wrong", [3, None, [[0.5, 0.5]], np.eye(2), verifier("bv"), lv.ModelPair], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [3, None, [[0.5, 0.5]], np.eye(2), verifier("bv"), lv.ModelPair], ids=lambda wrong: type(wrong).__name__
+)
 @pytest.mark.parametrize("function", ["as_problem", "solve", "evaluate", "compare", "block_efficiency", "balance"])
 def test_the_wrong_thing_names_the_right_one(function: str, wrong: Any) -> None:
     arguments = ["bv"] if function in ("evaluate", "block_efficiency") else []

@@ -305,6 +305,7 @@ def _shared_out(groups: Groups, layout: Layout, row: Array, couple: Coupling) ->
     table = onto_marginals(table, mu, q)
     met = (table * phi[:, None, :]).sum(axis=-1)
     missed = abs(met - wanted).sum(axis=-1)
+    missed = np.where(missed == missed, missed, INFINITE)  # Newton's method left the doubles: pooling always exists
     is_shared = np.diff(groups.first_atom)[problem] > np.diff(groups.first_cell)[problem]
     tolerated = np.where(is_shared, MISSED_IF_SHARED, MISSED)
     for number in (missed > tolerated * wanted.sum(axis=-1)).nonzero()[0]:
@@ -415,8 +416,9 @@ def _start(mu: Floats, feature: Floats, q: Floats, goal: Floats) -> Floats:
             tilt = tilt + np.clip((needed - average) / np.maximum(square - average * average, 1e-4), -2.0, 2.0)
     table *= (q / sums[:, :, 0])[:, :, None]
     total = table.sum(axis=1)
-    table *= (mu / (total + (total == 0)))[:, None, :]
-    start: Floats = table
+    reached = total > SMALLEST  # a cell that no child's tilt reaches is shared out by mass
+    table *= (mu / np.where(reached, total, np.inf))[:, None, :]
+    start: Floats = np.where(reached[:, None, :], table, q[:, :, None] * mu[:, None, :])
     return start
 
 
