@@ -135,6 +135,9 @@ def coupled_split(
         position = child[shared] - groups.first_child[number[shared]]
         mass[shared] *= shares[problem[shared][:, None], position[:, None], cell]
         total = mass.sum(axis=-1, keepdims=True)
+        if not total.all():  # a share below the smallest double: the child gets the measure of its group
+            mass = np.where(total == 0, groups.mass[index] * inside, mass)
+            total = mass.sum(axis=-1, keepdims=True)
         return rescaled(groups.above[index], groups.width[index], mass / total, layout.measure.scale[rows])
 
     return Split(layout.by_token(q_star), layout.place, children)
@@ -391,9 +394,8 @@ def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
         active, best, since, table, change, mu, feature, q, goal = (
             values[~stops] for values in (active, best, since, table, change, mu, feature, q, goal)
         )
-        table *= np.where(change > 0, 1 + change, 1 / (1 - change))
-        total = table.sum(axis=1)
-        table *= (mu / (total + (total == 0)))[:, None, :]
+        table *= np.where(change > 0, 1 + change, 1 / (1 - np.minimum(change, 0.0)))
+        table = _with_column_sums(table, mu, q)
     return result
 
 
@@ -415,11 +417,16 @@ def _start(mu: Floats, feature: Floats, q: Floats, goal: Floats) -> Floats:
         if step < START_STEPS:
             tilt = tilt + np.clip((needed - average) / np.maximum(square - average * average, 1e-4), -2.0, 2.0)
     table *= (q / sums[:, :, 0])[:, :, None]
+    return _with_column_sums(table, mu, q)
+
+
+def _with_column_sums(table: Floats, mu: Floats, q: Floats) -> Floats:
+    """``table`` with columns scaled to the sums ``mu``; a cell that no child's tilt reaches is shared out by mass."""
     total = table.sum(axis=1)
-    reached = total > SMALLEST  # a cell that no child's tilt reaches is shared out by mass
-    table *= (mu / np.where(reached, total, np.inf))[:, None, :]
-    start: Floats = np.where(reached[:, None, :], table, q[:, :, None] * mu[:, None, :])
-    return start
+    reached = total > SMALLEST
+    table = table * (mu / np.where(reached, total, np.inf))[:, None, :]
+    scaled: Floats = np.where(reached[:, None, :], table, q[:, :, None] * mu[:, None, :])
+    return scaled
 
 
 def newton_step(table: Floats, mu: Floats, feature: Floats, q: Floats, goal: Floats) -> Floats:
