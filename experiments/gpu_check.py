@@ -50,7 +50,7 @@ PROMPTS = ("def main(argv):\n", "class Reader:\n    def __init__(self", "import 
 def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> TransformersModel:
     """A Qwen3 model of this shape with random weights, made where it will run."""
     torch.manual_seed(0)
-    config = Qwen3Config(**SHAPES[shape], max_position_embeddings=4096, attn_implementation="sdpa")
+    config = Qwen3Config(**SHAPES[shape], max_position_embeddings=4096, attn_implementation="sdpa")  # type: ignore[call-arg]
     kept = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -97,7 +97,7 @@ def test_full_acceptance_and_interpolation() -> None:
     assert [cell.interpolated for cell in found] == [False, False, True, False]
     assert [cell.block_efficiency for cell in found if not cell.interpolated] == [1.5, 1.75, 1.9375]
     assert 1.75 < found[2].block_efficiency < 1.9375
-    assert (found[2].nodes, found[2].se) == (pytest.approx(3.0), pytest.approx(0.3))
+    assert (found[2].nodes, found[2].se) == (pytest.approx(3.0), pytest.approx(0.3))  # type: ignore[comparison-overlap]
     assert found[:2] == with_full_acceptance(some)[:2]
     assert with_full_acceptance([Cell("x", 2, 2, 3, 2.0, None, 0.125)])[0].full == 0.125  # what was counted is kept
     assert with_full_acceptance([Cell("x", 2, 2, 3, 2.0)], interpolate=True)[0].se is None

@@ -90,14 +90,14 @@ def llama(layers: int, vocab: int = 13) -> LlamaForCausalLM:
     return LlamaForCausalLM(config).eval()
 
 
-class OneLaw(torch.nn.Module):
+class OneLaw(torch.nn.Module):  # type: ignore[name-defined]
     """A model whose next token has the same law everywhere."""
 
     def __init__(self, law: list[float]) -> None:
         super().__init__()
         self.logits = torch.tensor(law).log()
 
-    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+    def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:  # type: ignore[name-defined]
         return SimpleNamespace(logits=self.logits.expand(*input_ids.shape, -1))
 
 

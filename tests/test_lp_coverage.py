@@ -88,7 +88,7 @@ def test_floats_agree_with_fractions():
         values = rng.integers(0, 6, 39)
         q, f = levels_of([int(w) for w in weights], 3, 3, [int(v) for v in values])
         exact = coverage.separate(q, f, 3)
-        floats = coverage.separate(*(tuple(level.astype(float) for level in function) for function in (q, f)), 3)
+        floats = coverage.separate(*(tuple(level.astype(float) for level in function) for function in (q, f)), 3)  # type: ignore[call-arg]
         assert floats[1] == pytest.approx(float(exact[1]), abs=1e-13)
 
 

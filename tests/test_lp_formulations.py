@@ -37,7 +37,7 @@ def sum_of_node_bounds(pair, num_paths):
 @pytest.mark.parametrize("seed", range(5))
 def test_theorems(seed):
     """LP(1) = BV; LP rises with K; LP <= node relaxation <= ..., LP <= sum_c min(P, phi(Q))."""
-    pair = random_pair(*[(2, 3), (3, 2)][seed % 2], seed)
+    pair = random_pair(*[(2, 3), (3, 2)][seed % 2], seed)  # type: ignore[call-arg]
     values = [reference.solve_antichains(pair, paths).value for paths in (1, 2, 3, 4)]
     assert values[0] == pytest.approx(single_path.solve(pair).value, abs=1e-8)
     assert all(later >= earlier - 1e-8 for earlier, later in zip(values, values[1:], strict=False))
@@ -89,7 +89,7 @@ def test_one_step_closed_form(paths, seed):
 )
 def test_one_step_table(target, draft, paths, acceptance):
     rows = [[Fraction(int(n), sum(map(int, row.split()))) for n in row.split()] for row in (target, draft)]
-    assert one_step.solve(iid_pair(*rows, 1), paths).exact == 1 + Fraction(acceptance)
+    assert one_step.solve(iid_pair(*rows, 1), paths).exact == 1 + Fraction(acceptance)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("path", REFERENCE, ids=lambda path: path.stem)

@@ -113,7 +113,7 @@ def test_coverage_check_rejects_what_is_not_proved():
     details = exact_optimum(pair, 2).details
     f, multipliers = details["prefix_acceptance"], details["multipliers"]
     assert certify.check_coverage(pair, f, multipliers, 2).valid
-    assert certify.check_coverage(pair.floats, *([as_float(v) for v in part] for part in (f, multipliers)), 2).valid
+    assert certify.check_coverage(pair.floats, *([as_float(v) for v in part] for part in (f, multipliers)), 2).valid  # type: ignore[call-arg]
     tiny = Fraction(1, 10**15)
     less_paths = certify.check_coverage(pair, f, multipliers, 1)
     assert "an antichain is not covered" in less_paths.violations
