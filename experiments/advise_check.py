@@ -236,8 +236,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(tables(pair), end="\n\n")
         return
     if options.cpu_time:
-        clock: Any = metrics.Stopwatch
-        clock._now = lambda self: time.process_time()
+        metrics.Stopwatch.clock = staticmethod(time.process_time)
     began = time.perf_counter()
     prompts = (load_prompts(options.prompts) if options.prompts else keyed(list(CODE)))[: options.limit]
     settings = {

@@ -1,15 +1,15 @@
-"""One run on a machine with CUDA, under 8 minutes: is the engine right there, and what does verification cost?
+"""One run on a machine with CUDA, under 8 minutes: does the engine agree with the CPU, and what does verification cost?
 
     python experiments/gpu_check.py --out OUT           on a CUDA device
     python experiments/gpu_check.py --smoke --out OUT   the same steps on the CPU at toy sizes (a test runs this)
 
 Three parts, each written to OUT/gpu_check.json when it is done, and to OUT/gpu_check.md at the end:
 
-1. engine: the same prompts on the CPU and on the device, float32: greedy texts must be equal, sampled runs are compared
-   by their block efficiencies (kernels differ in last bits, and one bit may change a text).
+1. engine: the same prompts on the CPU and on the device in float32. Greedy texts must be equal; sampled runs are
+   compared by their block efficiencies, because kernels differ in the last bits and one bit may change a text.
 2. verification: seconds of every verifier on a drafted tree at V = 49,152 and 151,936, L = 8, K = 4.
-3. stages: seconds a round by stage with randomly initialised models of 8B and 0.6B shape in bfloat16, K = 1..4,
-   L = 4, 8, 16. Random weights have no acceptance to speak of; the stage times do not depend on it.
+3. stages: seconds of a decoding round by stage with randomly initialised models of 8B and 0.6B shape in bfloat16,
+   K = 1..4, L = 4, 8, 16. Random weights accept almost nothing; the stage times do not depend on it.
 
 Parts that no longer fit into ``--budget`` seconds are left out, and the table says so.
 """
@@ -33,9 +33,11 @@ from lpverify.decode.models import Pair
 from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
 from lpverify.decode.transformer import TransformersModel
-from lpverify.verifiers import sample, verifier
+from lpverify.verifiers import names, sample, verifier
 
-VERIFIERS = ("token", "bv", "specinfer", "spectr", "traversal", "gbv", "tgbv", "pbv", "ebv")
+VERIFIERS = names(any_vocabulary=True)
+STAGE_VERIFIERS = ("bv", "traversal", "gbv", "pbv", "ebv")
+"""A subset for part 3, to stay within the budget."""
 SHAPES: dict[str, dict[str, Any]] = {
     "8B": {"hidden_size": 4096, "intermediate_size": 12_288, "num_hidden_layers": 36, "num_attention_heads": 32,
            "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936},
@@ -51,13 +53,13 @@ def random_model(shape: str, device: torch.device, dtype: torch.dtype) -> Transf
     """A Qwen3 model of this shape with random weights, made where it will run."""
     torch.manual_seed(0)
     config = Qwen3Config(**SHAPES[shape], max_position_embeddings=4096, attn_implementation="sdpa")  # type: ignore[call-arg]
-    kept = torch.get_default_dtype()
+    default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with device:
             module = Qwen3ForCausalLM(config)
     finally:
-        torch.set_default_dtype(kept)
+        torch.set_default_dtype(default)
     return TransformersModel(shape, module.to(device))
 
 
@@ -75,16 +77,16 @@ def check_engine(device: torch.device, smoke: bool) -> list[dict[str, Any]]:
     """Part 1."""
     rows = []
     tokens = 12 if smoke else 96
-    here, requests = tiny_pair("cpu", smoke)
-    there, _ = tiny_pair(str(device), smoke)
+    on_cpu, requests = tiny_pair("cpu", smoke)
+    on_device, _ = tiny_pair(str(device), smoke)
     for name in VERIFIERS:
         greedy = Settings(2, 4, Sampling(0), tokens)
         sampled = Settings(2 if smoke else 4, 4 if smoke else 8, Sampling(1), tokens)
         equal, runs = True, []
         for request in requests:
-            texts = [generate(pair, verifier(name), request, greedy).tokens for pair in (here, there)]
+            texts = [generate(pair, verifier(name), request, greedy).tokens for pair in (on_cpu, on_device)]
             equal = equal and texts[0] == texts[1]
-        for pair in (here, there):
+        for pair in (on_cpu, on_device):
             runs.append(summarize([generate(pair, verifier(name), request, sampled) for request in requests]))
         rows.append(
             {
@@ -151,7 +153,7 @@ def check_stages(device: torch.device, smoke: bool, deadline: float) -> list[dic
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randint(0, target.vocab_size, (8 if smoke else 512,), generator=generator).tolist()
     rows = []
-    for name in ("bv", "traversal", "gbv", "pbv"):
+    for name in STAGE_VERIFIERS:
         for paths in (1, 2) if smoke else (1, 2, 3, 4):
             for depth in (2,) if smoke else (4, 8, 16):
                 if time.monotonic() > deadline:
@@ -172,7 +174,7 @@ def _wait(device: torch.device) -> None:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The tables for the README, times in milliseconds."""
+    """The tables as Markdown, times in milliseconds."""
     lines = [f"Device: {results['device']}, torch {results['versions']['torch']}", ""]
     lines += ["| algorithm | greedy equal | tokens/call CPU | tokens/call device |", "|---|---|---|---|"]
     for row in results.get("engine", []):

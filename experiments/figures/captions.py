@@ -105,7 +105,7 @@ def measured(data: Data) -> str:
             "shared contexts": contexts,
             "decoding at the largest K": f"{s['prompts']} prompts, at most {s['new_tokens']} new tokens each",
             "speeds over K and L": f"the first {s['few']} of these prompts",
-            "device, threads": f"{s['device']}, {s['threads']}",
+            "device, threads, clock": f"{s['device']}, {s['threads']}, {s.get('clock', 'wall time')}",
         }
     return markdown(table, "measured")
 

@@ -286,7 +286,7 @@ def time_against_nodes(ax: Axes, frame: pd.DataFrame, title: str) -> Axes:
         side |= {"textcoords": "offset points", "fontweight": "bold", "annotation_clip": False}
         ax.annotate(str(name), last, color=colour, **side)
     key = "small print: certified gap\nopen marks: the gap asked for was not reached"
-    ax.text(0.02, 0.97, key, transform=ax.transAxes, va="top", fontsize=7.5, color=MUTED)
+    ax.text(0.98, 0.03, key, transform=ax.transAxes, ha="right", fontsize=7.5, color=MUTED)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.xaxis.set_minor_formatter(NullFormatter())

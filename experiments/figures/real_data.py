@@ -147,6 +147,7 @@ def _settings(pairs: Iterable[Measured]) -> dict[str, Any]:
             "prompts": min(plan.prompts, len(pair.prompts)), "few": min(plan.few, len(pair.prompts)),
             "bound_prompts": min(plan.bound_prompts, len(pair.prompts)), "contexts": plan.contexts,
             "stride": plan.stride, "device": str(resolve_device("auto")), "threads": torch.get_num_threads(),
+            "clock": real_jobs.clock(),
         }  # fmt: skip
     return {"pairs": settings}
 

@@ -11,12 +11,14 @@ of the standard error over prompts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from experiments.figures.real_prompts import mixed, prompt_sets
 from lpverify import errors
@@ -156,6 +158,7 @@ class Measured:
     def decoded(self, jobs: Sequence[Job]) -> list[dict[str, list[Generation]]]:
         """For each job algorithm -> runs, prompt by prompt, from the records or measured now, interleaved."""
         from lpverify.decode.engine import Settings
+        from lpverify.decode.metrics import Stopwatch
         from lpverify.decode.records import Records
         from lpverify.decode.run import compare
         from lpverify.decode.sampling import Sampling
@@ -167,10 +170,13 @@ class Measured:
         keys = [prompt.key for _, prompt in self.prompts]
         with ExitStack() as stack:
             stack.enter_context(self._folder())
+            stack.enter_context(mock.patch.object(Stopwatch, "clock", staticmethod(CLOCKS[clock()])))
             records = []
             for job, shape in zip(jobs, settings, strict=True):
                 file = self._file(f"decode-T{job.temperature:g}-K{job.paths}-L{job.depth}")
-                records.append(stack.enter_context(Records(file, self._models() | describe(shape))))
+                records.append(
+                    stack.enter_context(Records(file, self._models() | {"clock": clock()} | describe(shape)))
+                )
             last = max(job.prompts for job in jobs)
             for i, (_, prompt) in enumerate(self.prompts[:last]):
                 for job, finished, shape in zip(jobs, records, settings, strict=True):
@@ -241,6 +247,22 @@ class Measured:
 
     def _file(self, name: str) -> Path | None:
         return None if self.records is None else self.records / f"{self.pair}-{name}.jsonl"
+
+
+CLOCKS = {"wall time": time.perf_counter, "processor time": time.process_time}
+
+
+def clock() -> str:
+    """What decoding is timed with: for one thread on a CPU the processor time, which other programs hardly change.
+
+    On an idle machine the two are equal there.
+    """
+    import torch
+
+    from lpverify.decode.transformer import resolve_device
+
+    alone = torch.get_num_threads() == 1 and resolve_device("auto").type == "cpu"
+    return "processor time" if alone else "wall time"
 
 
 def _known(records: Any, name: str, key: str) -> Generation:
