@@ -31,8 +31,8 @@ from lpverify.exact.closed_form import selection_distribution
 from lpverify.files import write_whole
 from lpverify.lp.coverage import prefix_acceptance
 from lpverify.numerics import Array, total
-from lpverify.verifiers.ebv import coupled_split, coupling, entropic_split, spared_law
-from lpverify.verifiers.pbv import minorant_groups, proportional_split, wanted_means
+from lpverify.verifiers.ebv import coupled_split, coupling, entropic_split, spared_row
+from lpverify.verifiers.pbv import minorant_groups, proportional_row, proportional_split
 from lpverify.verifiers.rank_measure import RankMeasure, stacked
 from lpverify.verifiers.splits import Layout, Split, SplitRule, ordered_split
 from lpverify.verifiers.tgbv import tempered_split
@@ -61,8 +61,7 @@ def pbv_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
     """PBV's law c = r p, in groups of its own."""
     drafted = np.where(layout.draft > 0, layout.target, 0.0)
     group, slope = minorant_groups(layout.ordered, drafted)
-    mean = np.divide(layout.ordered, layout.draft, out=np.zeros_like(layout.draft), where=layout.draft > 0)
-    return wanted_means(slope, layout.target, layout.draft, mean) * layout.draft, group
+    return proportional_row(slope, layout.target, layout.draft, layout.ordered), group
 
 
 def left_curtain(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
@@ -122,11 +121,11 @@ CANDIDATES: dict[str, SplitRule] = {
     "TGBV": tempered_split,
     "PBV": proportional_split,
     "TGBV where it loses nothing, else PBV": either,
-    "PBV's law, left-curtain coupling": partial(coupled_split, wanted_law=pbv_law, couple=left_curtain),
-    "PBV's law, largest entropy": partial(coupled_split, wanted_law=pbv_law, couple=coupling),
+    "PBV's law, left-curtain coupling": partial(coupled_split, wanted_row=pbv_law, couple=left_curtain),
+    "PBV's law, largest entropy": partial(coupled_split, wanted_row=pbv_law, couple=coupling),
     "EBV: half the excess back, largest entropy": entropic_split,
     "all the excess back, largest entropy": partial(
-        coupled_split, wanted_law=partial(spared_law, back=Fraction(1)), couple=coupling
+        coupled_split, wanted_row=partial(spared_row, back=Fraction(1)), couple=coupling
     ),
 }
 IN_README = (*tuple(CANDIDATES)[3:],)

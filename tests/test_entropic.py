@@ -170,9 +170,14 @@ def test_a_newton_method_that_stops_at_once_costs_no_exactness(monkeypatch: pyte
 
 def test_newton_gives_up_where_the_means_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """Child 0 wants more than all of the dear cell gives: it gets nearly that cell alone, after a few steps."""
-    steps = []
+    steps: list[Any] = []
     newton = _entropic.newton_step
-    monkeypatch.setattr(_entropic, "newton_step", lambda *table: steps.append(1) or newton(*table))
+
+    def counted(*table: Any) -> Any:
+        steps.append(table)
+        return newton(*table)
+
+    monkeypatch.setattr(_entropic, "newton_step", counted)
     half = np.array([[0.5, 0.5]])
     found = coupling(half, np.array([[1.5, 0.5]]), half, np.array([[0.85, 0.15]]))
     assert onto_marginals(found, half, half)[0] == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.5]]), abs=0.01)
