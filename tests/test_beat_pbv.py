@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lpverify import VerifyProblem, make, solve
+from lpverify.verifiers.ebv import onto_marginals
 from lpverify.verifiers.rank_measure import mean_density, whole
 
 ROOT = Path(__file__).parent.parent
@@ -28,7 +29,7 @@ def test_left_curtain_is_a_martingale_coupling_without_crossings(experiment: Any
     mu, q = rng.dirichlet(np.ones(40)), np.array([0.2, 0.5, 0.3])
     phi = np.sort(rng.uniform(0, 3, 40))
     spread = q[:, None] * mu * np.exp(np.array([[-0.6], [0.1], [0.5]]) * phi)
-    spread = experiment.coupling(mu[None], phi[None], q[None], (spread / spread.sum() @ phi)[None])[0]
+    spread = onto_marginals(spread[None] / spread.sum(), mu[None], q[None])[0]
     wanted = spread @ phi
     found = experiment.left_curtain(mu[None], phi[None], q[None], wanted[None])[0]
     assert found.sum(axis=0) == pytest.approx(mu, abs=1e-12)

@@ -70,8 +70,8 @@ def verify(tree: DraftTree) -> StopDistribution:
     )
     accept = []
     for j, later in enumerate(again):
-        offered = excess * q[:, j]
-        accept.append(xp.minimum(positive_part(p[:, j] - threshold * q[:, j]), offered) / offered * real[:, j])
+        residual = positive_part(p[:, j] - threshold * q[:, j])
+        accept.append(acceptance(residual, excess * q[:, j]) * real[:, j])
         threshold = threshold + excess * real[:, j]
         if len(later):
             sums = rows.excess(tree.inner_nodes[later], None, rows.take(threshold, indices[j]))
