@@ -5,7 +5,7 @@
     python experiments/make_smollm2_draft.py measure [--prompts FILE.jsonl ...] [--json FILE]
 
 ``select`` starts from all 30 layers and leaves out, one after the other, the layer whose absence costs the least token
-acceptance on the target's own samples; its result is copied by hand into ``lpverify/decode/_smollm2.py``. The drafts
+acceptance on the target's own samples; its result is copied by hand into ``lpverify/decode/smollm2.py``. The drafts
 ``near`` and ``far`` are close to the target but nearly as slow: good for studying verification, not for speed.
 
 ``distil`` trains a model of a few of the target's layers, embeddings shared and frozen, by KL(target || draft) on texts
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import shutil
 import sysconfig
 import time
 from pathlib import Path
@@ -153,7 +154,11 @@ def distil(layers: tuple[int, ...], batches: int, steps: int, seed: int) -> None
         optimiser.zero_grad()
         if step % 10 == 9:
             print(f"step {step + 1}/{steps} KL {loss.item():.3f} {time.perf_counter() - start:.0f} s", flush=True)
-    save(distilled_folder(), draft.eval(), tokenizer, replace=True)
+    folder = distilled_folder()
+    fresh = folder.with_name(f"{folder.name}-new")
+    save(fresh, draft.eval(), tokenizer)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
 
 
 def read_prompts(tokenizer: Any, files: list[Path], limit: int) -> dict[str, list[Tensor]]:

@@ -258,7 +258,7 @@ def surplus(models: Pair, names: tuple[str, ...], settings: BoundSettings, reque
             shape = (cell.paths, cell.depth)
             for c, position in enumerate(result.positions):
                 begun = (0, *result.tokens[:position])
-                states = (target.start(begun).states[0], draft.start(begun).states[0])
+                states = (int(target.start(begun).history[-1]), int(draft.start(begun).history[-1]))
                 columns: dict[tuple[str, str], list[float]] = {(UPPER, "text"): cell.upper_bound}
                 columns |= {(name, "tree"): column for name, column in cell.block_efficiency.items()}
                 columns |= {(name, "text"): column for name, column in cell.on_path.items()}

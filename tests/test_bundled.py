@@ -242,7 +242,7 @@ def test_saving_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_saving_replaces(tmp_path: Path) -> None:
+def test_saving_keeps_what_another_process_has_written(tmp_path: Path) -> None:
     def writer(text: str) -> Any:
         return SimpleNamespace(save_pretrained=lambda folder: (folder / "weights").write_text(text))
 
@@ -250,8 +250,6 @@ def test_saving_replaces(tmp_path: Path) -> None:
     save(tmp_path / "model", writer("old"), nothing)
     save(tmp_path / "model", writer("other process"), nothing)
     assert (tmp_path / "model" / "weights").read_text() == "old"
-    save(tmp_path / "model", writer("new"), nothing, replace=True)
-    assert (tmp_path / "model" / "weights").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 

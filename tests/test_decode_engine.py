@@ -20,14 +20,12 @@ from lpverify.core.draft_tree import DraftTree  # noqa: E402
 from lpverify.decode import baselines, engine  # noqa: E402
 from lpverify.decode.drafter import draft_paths  # noqa: E402
 from lpverify.decode.engine import Request, Settings, cut, generate  # noqa: E402
-from lpverify.decode.load import load_model  # noqa: E402
+from lpverify.decode.load import LoadedPair, load_model  # noqa: E402
 from lpverify.decode.metrics import Generation, RoundRecord, ratio, summarize  # noqa: E402
 from lpverify.decode.prompts import keyed, load_prompts  # noqa: E402
-from lpverify.decode.records import Records  # noqa: E402
 from lpverify.decode.rng import Keys  # noqa: E402
-from lpverify.decode.run import ALGORITHMS, Progress, compare  # noqa: E402
+from lpverify.decode.run import ALGORITHMS, Progress, Records, compare  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
-from lpverify.decode.session import LoadedPair  # noqa: E402
 from lpverify.decode.table import TableModel, TableTokenizer  # noqa: E402
 from lpverify.verifiers import expected_accepted, verifier  # noqa: E402
 
@@ -165,7 +163,8 @@ def test_expected_committed_is_expected_accepted_plus_1_away_from_the_end(name: 
     np.testing.assert_allclose(engine.expected_committed(law, 1, frozenset()), 1, rtol=1e-12)
     eos, brute = frozenset({1}), 0.0
     for node, stop in enumerate(law.stop.tolist()):
-        tokens = [int(law.tree.token[c]) for c in engine.path_to(drafted.tree, node)[1:]]
+        path = int((drafted.tree.node_of == node).any(axis=1).argmax())
+        tokens = drafted.tree.paths[path, : drafted.tree.depth[node]].tolist()
         brute += stop * len(cut([*tokens, 2], 2, eos))
     np.testing.assert_allclose(engine.expected_committed(law, 2, eos), brute, rtol=1e-12)
 

@@ -29,7 +29,7 @@ from lpverify.core.draft_tree import topology  # noqa: E402
 from lpverify.decode import models  # noqa: E402
 from lpverify.decode.engine import ActiveRequest, Request, Settings, generate  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
-from lpverify.decode.transformer import TransformersModel, TransformersState, cache_argument  # noqa: E402
+from lpverify.decode.transformer import TransformersModel, TransformersState  # noqa: E402
 from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
 
 V = 37
@@ -155,20 +155,20 @@ def test_temperature_0_is_greedy_generation(kind: str, name: str) -> None:
 
 def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     class Older:
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
+        def __init__(self, inner: Any, argument: str) -> None:
+            self._inner, self._argument = inner, argument
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
         def forward(self, position_ids: Any = None, past_key_values: Any = None, **others: Any) -> Any:
-            options = {"position_ids": position_ids, cache_argument(self._inner): past_key_values}
+            options = {"position_ids": position_ids, self._argument: past_key_values}
             return self._inner(**options, **others)
 
         __call__ = forward
 
     made = model("llama")
-    older = TransformersModel("older", Older(made.module))
+    older = TransformersModel("older", Older(made.module, made.argument))
     assert older.argument == "past_key_values"
     request, settings = Request((1, 2, 3), "x"), Settings(num_paths=2, depth=3, max_new_tokens=12)
     results = [generate(models.Pair(m, m), verifier("traversal"), request, settings).tokens for m in (made, older)]

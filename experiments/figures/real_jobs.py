@@ -158,11 +158,10 @@ class Measured:
     def decoded(self, jobs: Sequence[Job]) -> list[dict[str, list[Generation]]]:
         """For each job algorithm -> runs, prompt by prompt, from the records or measured now, interleaved."""
         from lpverify.decode.engine import Settings
+        from lpverify.decode.load import describe
         from lpverify.decode.metrics import Stopwatch
-        from lpverify.decode.records import Records
-        from lpverify.decode.run import compare
+        from lpverify.decode.run import Records, compare
         from lpverify.decode.sampling import Sampling
-        from lpverify.decode.session import describe
 
         settings = [
             Settings(job.paths, job.depth, Sampling(job.temperature), self.plan.tokens, self.seed) for job in jobs
@@ -196,8 +195,8 @@ class Measured:
 
     def bounded(self, temperature: float) -> list[PromptBound]:
         """What `lpverify.studies.bound` measures at one temperature, prompt by prompt, from the records or now."""
+        from lpverify.decode.load import describe
         from lpverify.decode.sampling import Sampling
-        from lpverify.decode.session import describe
         from lpverify.files import JsonLines
         from lpverify.studies import bound
 

@@ -40,8 +40,8 @@ def run(
     check_writable("--records", records, stdout=False)
     check_packages("decode")
     from lpverify.decode.engine import Settings
-    from lpverify.decode.records import Records as RecordFile
     from lpverify.decode.run import ALGORITHMS, Progress, versions
+    from lpverify.decode.run import Records as RecordFile
     from lpverify.decode.run import compare as run_all
 
     names: tuple[str, ...] = ()

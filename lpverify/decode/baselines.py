@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -20,11 +22,9 @@ from lpverify.decode.sampling import Sampling, probabilities
 from lpverify.decode.transformer import TransformersModel
 from lpverify.verifiers.sample import pick
 
-OnRound = Callable[[RoundRecord], None]
-
 
 def autoregressive(
-    pair: Pair, request: Request, settings: Settings, on_round: OnRound = lambda record: None
+    pair: Pair, request: Request, settings: Settings, on_round: Callable[[RoundRecord], None] = lambda record: None
 ) -> Generation:
     """The target alone: one token per target pass, with the sampling function of the engine.
 
@@ -50,7 +50,9 @@ def autoregressive(
     return Generation.measured("autoregressive", request.key, new, rounds, watch)
 
 
-def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound = lambda record: None) -> Generation:
+def assisted(
+    pair: Pair, request: Request, settings: Settings, on_round: Callable[[RoundRecord], None] = lambda record: None
+) -> Generation:
     """``generate(assistant_model=...)`` of transformers with L assistant tokens each time: one path, its token rule.
 
     The models' own generation defaults are replaced. The library would take an end of text and an early end of drafts
@@ -58,9 +60,8 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     draft wherever the prompt contains it. The stage ``verify`` is all of the library's time outside the two models. The
     Rao-Blackwell estimate is unknown.
 
-    Raises:
-        InputError: a model is not of the transformers library, the two differ in the number of logits or are one
-            object, and as `lpverify.decode.engine.generate`.
+    Raises InputError if a model is not of the transformers library, if the two differ in the number of logits or are
+    one object, and as `lpverify.decode.engine.generate`.
     """
     pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     target, draft = pair.target, pair.draft
@@ -81,8 +82,8 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
     with (
         torch.random.fork_rng(devices=devices),
         torch.inference_mode(),
-        _observed(target, _configuration(settings), lambda: watch("target"), cached),
-        _observed(draft, _configuration(settings, **drafting), lambda: watch("draft"), []),
+        _observed(target, _configuration(settings), partial(watch, "target"), cached),
+        _observed(draft, _configuration(settings, **drafting), partial(watch, "draft"), []),
     ):
         torch.manual_seed(Keys(settings.seed, request.key).bits(0, Role.OTHER) >> 1)
         output = target.module.generate(
@@ -94,26 +95,20 @@ def assisted(pair: Pair, request: Request, settings: Settings, on_round: OnRound
         )
         new = output[0, prompt.shape[1] :].tolist()
     watch.seconds["verify"] = max(time.perf_counter() - begin - sum(watch.seconds.values()), 0.0)
-    ends = [*(length + 1 for length in cached[1:]), prompt.shape[1] + len(new)]
-    committed = [end - start for start, end in zip([prompt.shape[1], *ends[:-1]], ends, strict=True)]
-    rounds = [RoundRecord(settings.depth, settings.depth, min(n - 1, settings.depth), n) for n in committed]
-    for record in rounds:
-        on_round(record)
+    starts = [prompt.shape[1], *(length + 1 for length in cached[1:]), output.shape[1]]
+    rounds = []
+    for committed in np.diff(starts).tolist():
+        rounds.append(RoundRecord(settings.depth, settings.depth, min(committed - 1, settings.depth), committed))
+        on_round(rounds[-1])
     return Generation.measured("assisted", request.key, new, rounds, watch)
 
 
 def _configuration(settings: Settings, **further: Any) -> Any:
     """Ends of text and the kind of sampling, without filters; one row needs no padding token of its own."""
-    eos = sorted(settings.eos)
-    sampled = settings.sampling.temperature > 0
-    configuration: Any = GenerationConfig
-    return configuration(
-        do_sample=sampled,
-        top_k=0 if sampled else None,  # the library's default is 50
-        eos_token_id=eos or None,
-        pad_token_id=eos[0] if eos else None,
-        **further,
-    )
+    eos, sampled = sorted(settings.eos), settings.sampling.temperature > 0
+    ends = {"eos_token_id": eos, "pad_token_id": eos[0]} if eos else {}
+    configuration: Any = GenerationConfig  # its types are missing
+    return configuration(do_sample=sampled, top_k=0 if sampled else None, **ends, **further)  # top_k: 50 by default
 
 
 def _filters(sampling: Sampling) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from lpverify.core.draft_tree import Topology, topology
 from lpverify.decode.models import Pair, State
-from lpverify.decode.sampling import Sampling, probabilities, undefined
+from lpverify.decode.sampling import Sampling, check_defined, probabilities
 from lpverify.verifiers.sample import pick_each
 
 
@@ -25,19 +25,15 @@ class DraftedPaths:
 def draft_paths(
     pair: Pair, state: State, pending: int, uniforms: npt.NDArray[np.float64], sampling: Sampling
 ) -> DraftedPaths:
-    """Draw K paths of L tokens after the pending token in L draft steps.
+    """Draw K paths of L tokens after the pending token in L draft steps; they come to the host once, after the last.
 
     Paths with a common prefix draw from one row, that of the first of them: kernels need not give all rows of a batch
-    the same last bits, and the verifier must get the row that a token was drawn from. The tokens are copied to the host
-    once, after the last step.
+    the same last bits, and the verifier must get the row that a token was drawn from.
 
     Args:
-        pair: the draft and the common vocabulary.
         state: of the draft. Afterwards it has K branches, fed with the pending token and all drafted tokens but the
             last of each path.
-        pending: the last committed token.
         uniforms: (L, K) in [0, 1), one for each drafted token (`lpverify.decode.rng.Keys.drafting`).
-        sampling: temperature and filters.
 
     Raises:
         InputError: the draft's logits are NaN or infinite.
@@ -55,16 +51,9 @@ def draft_paths(
         every_row.append(rows)
         tokens.append(pick_each(rows, steps[i]))
     drafted = torch.stack(tokens, dim=1).cpu().numpy()
-    if (drafted < 0).any():
-        raise undefined(f"draft {model.name}")
+    if (drafted < 0).any():  # drawn from a row that is NaN
+        check_defined(torch.cat(every_row), f"draft {model.name}")
     tree = topology(drafted)
-    return DraftedPaths(tree, torch.cat([every_row[i][paths] for i, paths in enumerate(first_paths(tree, depth))]))
-
-
-def first_paths(tree: Topology, depth: int) -> list[list[int]]:
-    """For every depth < ``depth`` the first path through each of its nodes, in node order.
-
-    >>> first_paths(topology([[5, 7], [5, 8], [4, 7]]), 2)
-    [[0], [0, 2]]
-    """
-    return [np.unique(column, return_index=True)[1].tolist() for column in tree.node_of.T[:depth]]
+    # of every depth < L the first path through each node, in node order
+    first_paths = [np.unique(column, return_index=True)[1].tolist() for column in tree.node_of.T[:depth]]
+    return DraftedPaths(tree, torch.cat([rows[paths] for rows, paths in zip(every_row, first_paths, strict=True)]))

@@ -5,7 +5,7 @@
     verify   DraftTree -> stop distribution -> one draw: the node at which the round stops, and one more token
     cache    commit the node's prefix and the token; both states keep all committed tokens but the new pending one
 
-Only the verifier differs between algorithms. For a verifier that looks at the first path only, one path is drafted.
+Only the verifier differs between algorithms; for one that looks at the first path only, one path is drafted.
 """
 
 from __future__ import annotations
@@ -22,25 +22,21 @@ from lpverify.decode.drafter import draft_paths
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair
 from lpverify.decode.rng import Keys
-from lpverify.decode.sampling import Sampling, any_undefined, probabilities, undefined
+from lpverify.decode.sampling import Sampling, check_defined, probabilities
 from lpverify.verifiers import StopDistribution, Verifier
 from lpverify.verifiers.sample import sample
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a decoding run depends on besides models, verifier and prompt. Raises InputError for impossible numbers.
+    """What a decoding run depends on besides models, verifier and prompt. Raises InputError for impossible numbers."""
 
-    * ``num_paths``: K. ``depth``: L, drafted tokens per path.
-    * ``max_new_tokens``: the text ends after so many tokens at the latest, or with the first token of ``eos``.
-    """
-
-    num_paths: int = 1
-    depth: int = 8
+    num_paths: int = 1  # K
+    depth: int = 8  # L, drafted tokens per path
     sampling: Sampling = field(default_factory=Sampling)
-    max_new_tokens: int = 128
+    max_new_tokens: int = 128  # the text ends after so many tokens at the latest
     seed: int = 0
-    eos: frozenset[int] = frozenset()
+    eos: frozenset[int] = frozenset()  # the text ends with the first of these tokens
 
     def __post_init__(self) -> None:
         errors.integer("paths (K)", self.num_paths, min=1)
@@ -89,8 +85,8 @@ class ActiveRequest:
             tokens[0] = self.pending
             rows = self.rows(self.target.tree(tokens, tree.parent.tolist(), tree.depth.tolist()))
         with self.watch("verify"):
-            if check and bool(any_undefined(rows)):
-                raise undefined(f"target {self.pair.target.name}")
+            if check:
+                check_defined(rows, f"target {self.pair.target.name}")
             return DraftTree.of(tree, rows, drafted.rows.to(rows.device))
 
     def rows(self, logits: torch.Tensor) -> torch.Tensor:
@@ -98,16 +94,12 @@ class ActiveRequest:
         return probabilities(logits, self.sampling, self.pair.vocab_size)
 
     def commit(self, tree: DraftTree, node: int, token: int) -> list[int]:
-        """Keep the drafted tokens up to ``node`` in both states; ``token`` becomes the pending one.
-
-        Returns the committed tokens: the accepted drafted ones, then ``token``.
-        """
-        nodes = path_to(tree, node)
-        accepted = [int(tree.token[c]) for c in nodes[1:]]
-        path = int((tree.node_of[:, len(accepted)] == node).argmax())
-        depth = tree.paths.shape[1]
+        """Keep the drafted tokens up to ``node`` in both states and return them with ``token``, the new pending one."""
+        level, depth = int(tree.depth[node]), tree.paths.shape[1]
+        path = int((tree.node_of[:, level] == node).argmax())
+        accepted = tree.paths[path, :level].tolist()
         fed = self.draft.length - depth  # without the pending token and the drafted ones
-        self.target.keep_nodes(nodes)
+        self.target.keep_nodes(tree.node_of[path, : level + 1].tolist())
         self.draft.keep_branch(path, fed + 1 + min(len(accepted), depth - 1))
         if len(accepted) == depth:  # the last token of a path has been drafted but not fed yet
             self.draft.append(torch.tensor(accepted[-1:], device=self.pair.draft.device))
@@ -137,9 +129,8 @@ def generate(
     active = ActiveRequest(pair, request, settings.sampling, settings.seed)
     with torch.inference_mode():
         while len(new) < settings.max_new_tokens and not (new and new[-1] in settings.eos):
-            emitted, record = decoding_round(
-                active, verifier, settings, len(rounds), settings.max_new_tokens - len(new)
-            )
+            room = settings.max_new_tokens - len(new)
+            emitted, record = decoding_round(active, verifier, settings, len(rounds), room)
             new += emitted
             rounds.append(record)
             on_round(record)
@@ -158,22 +149,8 @@ def decoding_round(
         node, token = sample(stops, active.keys.verifying(round_))
     with active.watch("cache"):
         emitted = cut(active.commit(tree, node, token), room, settings.eos)
-    record = RoundRecord(
-        drafted=settings.depth,
-        nodes=len(tree.parent) - 1,
-        accepted=min(int(tree.depth[node]), len(emitted)),
-        committed=len(emitted),
-        expected_committed=expected_committed(stops, room, settings.eos),
-    )
-    return emitted, record
-
-
-def path_to(tree: DraftTree, node: int) -> list[int]:
-    """The nodes from the root to ``node``, both included."""
-    nodes = [node]
-    while nodes[-1] != 0:
-        nodes.append(int(tree.parent[nodes[-1]]))
-    return nodes[::-1]
+    accepted, expected = min(int(tree.depth[node]), len(emitted)), expected_committed(stops, room, settings.eos)
+    return emitted, RoundRecord(settings.depth, len(tree.parent) - 1, accepted, len(emitted), expected)
 
 
 def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:
@@ -182,10 +159,8 @@ def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:
     >>> cut([7, 2, 9, 3], 10, frozenset({2})), cut([7, 2, 9, 3], 1, frozenset({2}))
     ([7, 2], [7])
     """
-    for i, token in enumerate(tokens[:room]):
-        if token in eos:
-            return tokens[: i + 1]
-    return tokens[:room]
+    end = next((i + 1 for i, token in enumerate(tokens) if token in eos), room)
+    return tokens[: min(end, room)]
 
 
 def expected_committed(stops: StopDistribution, room: int, eos: frozenset[int]) -> Any:

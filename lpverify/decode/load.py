@@ -1,4 +1,4 @@
-"""From a name on the command line to a model and its tokenizer, the bundled tiny pair included.
+"""From names on the command line to models and their tokenizer, the bundled tiny pair included.
 
 The pair ``tiny`` ships with the package so that decoding works offline: two small Llama-type models with one tokenizer,
 float16 files that load as float32 in ``bundled/target`` and ``bundled/draft``. ``experiments/train_tiny.py`` made them,
@@ -7,6 +7,8 @@ float16 files that load as float32 in ``bundled/target`` and ``bundled/draft``. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,53 @@ import torch
 
 from lpverify import errors
 from lpverify.decode import table, transformer
-from lpverify.decode.models import ROLES, Model, Tokenizer
+from lpverify.decode.engine import Request
+from lpverify.decode.models import ROLES, Model, Pair, Tokenizer
+from lpverify.decode.prompts import Prompt
+from lpverify.decode.sampling import Sampling
 
 BUNDLED = ("tiny", "smollm2")
 FOLDER = Path(__file__).with_name("bundled")
+
+
+@dataclass(frozen=True)
+class LoadedPair:
+    """Target, draft and the target's tokenizer; ``names`` and ``dtype`` as they were asked for."""
+
+    models: Pair
+    tokenizer: Tokenizer
+    names: tuple[str, str]
+    dtype: str
+
+    def requests(self, prompts: Sequence[Prompt], *, chat: bool = False) -> list[Request]:
+        """The prompts as tokens, with ``chat`` in the chat template. Raises InputError as the tokenizer."""
+        return [Request(tuple(self.tokenizer.encode(p.text, chat=chat)), p.key, p.text) for p in prompts]
+
+    def describe(self, settings: Any, *, chat: bool) -> dict[str, Any]:
+        """Everything the outcome depends on except the prompts, as plain data; ``settings`` as in `describe`."""
+        models = dict(zip(ROLES, self.names, strict=True)) | {"chat": chat}
+        return models | describe(settings) | {"dtype": self.dtype, "device": str(self.models.target.device)}
+
+
+def describe(settings: Any) -> dict[str, Any]:
+    """A dataclass of settings as plain data with the keys of records and documents.
+
+    Sampling is written as its three fields, ``num_paths`` as ``paths``. ``eos``, which belongs to the models, and
+    fields marked ``metadata={"described": False}`` are left out.
+
+    >>> from lpverify.decode.engine import Settings
+    >>> describe(Settings(num_paths=2, depth=3))  # doctest: +NORMALIZE_WHITESPACE
+    {'paths': 2, 'depth': 3, 'temperature': 1.0, 'top_k': None, 'top_p': None, 'max_new_tokens': 128, 'seed': 0}
+    """
+    plain: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if isinstance(value, Sampling):
+            plain |= asdict(value)
+        elif field.name != "eos" and field.metadata.get("described", True):
+            name = "paths" if field.name == "num_paths" else field.name
+            plain[name] = list(value) if isinstance(value, tuple) else value
+    return plain
 
 
 def quiet() -> None:
@@ -30,14 +75,9 @@ def quiet() -> None:
 
 
 def load_model(
-    name: str,
-    role: str = "target",
-    *,
-    dtype: str = "auto",
-    device: str = "auto",
-    device_map: str | None = None,
+    name: str, role: str = "target", *, dtype: str = "auto", device: str = "auto", device_map: str | None = None
 ) -> tuple[Model, Tokenizer]:
-    """A model and its tokenizer by name.
+    """A model and its tokenizer by name. Raises InputError, with the reason, if there is none that can be used.
 
     Args:
         name: ``tiny`` or ``smollm2``, a pair of which ``role`` picks one half (``smollm2:far`` and
@@ -47,9 +87,6 @@ def load_model(
         dtype: ``auto`` (float32 on the CPU, else the checkpoint's own), ``float32``, ``bfloat16`` or ``float16``.
         device: ``auto`` (CUDA if there is one, else the CPU) or a device of torch.
         device_map: as in transformers, to spread a model over several devices.
-
-    Raises:
-        InputError: with the reason, if the model does not exist or cannot be used for verification.
     """
     errors.choice("role", role, ROLES)
     chosen = transformer.resolve_device(device)
@@ -73,11 +110,10 @@ def load_model(
 def load_tiny(role: str, *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> tuple[Any, Any]:
     """One half of the bundled pair as transformers model and tokenizer; nothing is downloaded.
 
-    Raises:
-        InputError: ``role`` is neither ``target`` nor ``draft``, or the installation lacks the weights.
+    Raises InputError if ``role`` is neither ``target`` nor ``draft``, or the installation lacks the weights.
     """
     folder = FOLDER / errors.choice("role of the tiny pair", role, ROLES)
     if not (folder / "model.safetensors").exists():
-        expected = "an installation with its data"
-        raise errors.fail(f"bundled {role} model", got=f"no weights in {folder}", expected=expected)
+        got, expected = f"no weights in {folder}", "an installation with its data"
+        raise errors.fail(f"bundled {role} model", got=got, expected=expected)
     return transformer.from_folder(folder, dtype=dtype, device=device)

@@ -6,10 +6,11 @@ off by an end of text or by the limit of new tokens are not counted, nor is the 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -20,36 +21,25 @@ STAGES = ("draft", "target", "verify", "cache")
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One decoding round, which is one target pass.
+    """One decoding round, which is one target pass."""
 
-    * ``drafted``: L, tokens per path. ``nodes``: distinct drafted prefixes, scored in the pass.
-    * ``accepted``: drafted tokens committed. ``committed``: tokens committed.
-    * ``expected_committed``: expectation of ``committed`` given the drafted tree, None if unknown. While the prompt is
-      decoded a scalar on the device, in a `Generation` a float.
-    """
-
-    drafted: int
-    nodes: int
-    accepted: int
-    committed: int
-    expected_committed: Any = None
+    drafted: int  # L, tokens per path
+    nodes: int  # distinct drafted prefixes, scored in the pass
+    accepted: int  # drafted tokens committed
+    committed: int  # tokens committed
+    expected_committed: Any = None  # given the drafted tree; while the prompt is decoded a scalar on the device
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One prompt continued by one algorithm.
-
-    * ``request``: the prompt's key. ``tokens``: the new tokens.
-    * ``seconds``: by stage (`STAGES`, and ``prefill``). ``peak_memory``: bytes, on a device those of the device, else
-      of the process.
-    """
+    """One prompt continued by one algorithm."""
 
     algorithm: str
-    request: str
-    tokens: tuple[int, ...]
+    request: str  # the prompt's key
+    tokens: tuple[int, ...]  # the new ones
     rounds: tuple[RoundRecord, ...]
-    seconds: dict[str, float]
-    peak_memory: int
+    seconds: dict[str, float]  # by stage (`STAGES`, and ``prefill``)
+    peak_memory: int  # bytes, on a device those of the device, else of the process
 
     @classmethod
     def measured(
@@ -68,59 +58,51 @@ class Generation:
     def to_json(self) -> dict[str, Any]:
         """Plain data, one list per field of the rounds."""
         rounds = {name: [getattr(record, name) for record in self.rounds] for name in RoundRecord.__dataclass_fields__}
-        return asdict(self) | {"tokens": list(self.tokens), "rounds": rounds}
+        return vars(self) | {"tokens": list(self.tokens), "rounds": rounds}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Generation:
         """Inverse of `to_json`; further keys are ignored."""
         columns = [data["rounds"][name] for name in RoundRecord.__dataclass_fields__]
         rounds = tuple(RoundRecord(*row) for row in zip(*columns, strict=True))
-        fields = (data["algorithm"], data["request"], tuple(data["tokens"]), rounds, data["seconds"])
-        return cls(*fields, data["peak_memory"])
+        plain = {name: data[name] for name in cls.__dataclass_fields__}
+        return cls(**plain | {"tokens": tuple(data["tokens"]), "rounds": rounds})
 
 
 @dataclass(frozen=True)
 class DecodeStats:
-    """One algorithm over all prompts. Ratios are of totals; standard errors are over prompts, None for one prompt.
-
-    * ``block_efficiency``: committed tokens per round. ``rao_blackwell``: the same with ``expected_committed``.
-    * ``accepted_histogram``: number of rounds that committed 0, 1, ... drafted tokens.
-    * ``acceptance_by_depth``: share of rounds that committed at least 1, 2, ... drafted tokens.
-    * ``acceptance_rate``: committed drafted tokens over drafted depths, None if nothing was drafted.
-    * ``tokens_per_second``: without the pass over the prompt. ``stage_seconds``, ``prefill_seconds``: totals.
-    """
+    """One algorithm over all prompts. Ratios are of totals; standard errors are over prompts, None for one prompt."""
 
     algorithm: str
     prompts: int
     rounds: int
     committed_tokens: int
-    block_efficiency: float
+    block_efficiency: float  # committed tokens per round
     block_efficiency_se: float | None
-    rao_blackwell: float | None
+    rao_blackwell: float | None  # the same with ``expected_committed``
     rao_blackwell_se: float | None
-    tokens_per_second: float
-    stage_seconds: dict[str, float]
+    tokens_per_second: float  # without the pass over the prompt
+    stage_seconds: dict[str, float]  # totals
     prefill_seconds: float
-    accepted_histogram: list[int]
-    acceptance_by_depth: list[float]
-    acceptance_rate: float | None
+    accepted_histogram: list[int]  # number of rounds that committed 0, 1, ... drafted tokens
+    acceptance_by_depth: list[float]  # share of rounds that committed at least 1, 2, ... drafted tokens
+    acceptance_rate: float | None  # committed drafted tokens over drafted depths, None if nothing was drafted
     nodes_per_round: float
     peak_memory: int
 
 
 def summarize(generations: Sequence[Generation]) -> DecodeStats:
     """Statistics of at least one run of one algorithm."""
-    rounds = [record for generation in generations for record in generation.rounds]
-    calls = [len(generation.rounds) for generation in generations]
-    committed = [sum(record.committed for record in generation.rounds) for generation in generations]
+    rounds = [record for run in generations for record in run.rounds]
+    calls = [len(run.rounds) for run in generations]
+    committed = [sum(record.committed for record in run.rounds) for run in generations]
     value, error = ratio(committed, calls)
     smooth: tuple[float | None, float | None] = (None, None)
     if all(record.expected_committed is not None for record in rounds):
-        smooth = ratio([sum(r.expected_committed for r in generation.rounds) for generation in generations], calls)
-    depth = max(record.drafted for record in rounds)
+        smooth = ratio([sum(record.expected_committed for record in run.rounds) for run in generations], calls)
+    depth, drafted = max(record.drafted for record in rounds), sum(record.drafted for record in rounds)
     histogram = [sum(record.accepted == i for record in rounds) for i in range(depth + 1)]
-    drafted = sum(record.drafted for record in rounds)
-    seconds = {stage: sum(generation.seconds[stage] for generation in generations) for stage in STAGES}
+    seconds = {stage: sum(run.seconds[stage] for run in generations) for stage in STAGES}
     return DecodeStats(
         algorithm=generations[0].algorithm,
         prompts=len(generations),
@@ -132,12 +114,12 @@ def summarize(generations: Sequence[Generation]) -> DecodeStats:
         rao_blackwell_se=smooth[1],
         tokens_per_second=sum(committed) / sum(seconds.values()),
         stage_seconds=seconds,
-        prefill_seconds=sum(generation.seconds["prefill"] for generation in generations),
+        prefill_seconds=sum(run.seconds["prefill"] for run in generations),
         accepted_histogram=histogram,
         acceptance_by_depth=[sum(histogram[i:]) / len(rounds) for i in range(1, depth + 1)],
         acceptance_rate=sum(record.accepted for record in rounds) / drafted if drafted else None,
         nodes_per_round=sum(record.nodes for record in rounds) / len(rounds),
-        peak_memory=max(generation.peak_memory for generation in generations),
+        peak_memory=max(run.peak_memory for run in generations),
     )
 
 
@@ -158,12 +140,9 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[f
 
 
 class Stopwatch:
-    """Seconds by stage; on a CUDA device both ends of a stage synchronise.
+    """Seconds by stage; on a CUDA device both ends of a stage synchronise."""
 
-    ``clock``: what measures them; ``time.process_time`` where other programs disturb a run of one thread.
-    """
-
-    clock: Callable[[], float] = staticmethod(time.perf_counter)
+    clock: Callable[[], float] = staticmethod(time.perf_counter)  # time.process_time where other programs disturb a run
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -181,8 +160,7 @@ class Stopwatch:
         """Maximum of bytes in use: on a CUDA device since this stopwatch began, else by the process since it began."""
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
-        import resource
-        import sys
+        import resource  # not on Windows
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024

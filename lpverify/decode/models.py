@@ -18,24 +18,22 @@ ROLES = ("target", "draft")
 
 
 class State(Protocol):
-    """Memory of one request, in one branch or in B parallel branches. Logits have the shape (rows, V)."""
+    """Memory of one request, in one branch or in B parallel branches."""
 
     @property
     def length(self) -> int:
         """Number of tokens fed to each branch."""
 
     def append(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Feed one token to each branch and return the logits after it.
+        """Feed one token to each branch, (B,), and return the logits after them, (B, V).
 
-        ``tokens`` and the rows of the result are one per branch, (B,) and (B, V). A state with one branch that gets
-        B > 1 tokens is copied to B branches first.
+        A state with one branch that gets B > 1 tokens is copied to B branches first.
         """
 
     def tree(self, tokens: torch.Tensor, parent: Sequence[int], depth: Sequence[int]) -> torch.Tensor:
         """Feed a tree of n tokens in one pass and return the logits after each node, (n, V).
 
-        Node 0 is the pending token. ``parent[c]`` < c is the parent of node c (not read for node 0), ``depth[c]`` its
-        distance to node 0.
+        Node 0 is the pending token. The parent of node c > 0 is ``parent[c]`` < c, its distance to node 0 ``depth[c]``.
         """
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:
@@ -82,23 +80,15 @@ class Pair:
     draft: Model
 
     @classmethod
-    def checked(
-        cls,
-        target: Model,
-        draft: Model,
-        target_tokenizer: Tokenizer | None = None,
-        draft_tokenizer: Tokenizer | None = None,
-    ) -> Pair:
-        """The pair, if both models use the same tokens.
+    def checked(cls, target: Model, draft: Model, *tokenizers: Tokenizer) -> Pair:
+        """The pair, if both models use the same tokens; InputError if not.
 
-        With both tokenizers their token strings are compared, and the numbers of logits may differ: some models pad
-        their vocabulary, and `lpverify.decode.sampling.probabilities` gives tokens that a model lacks probability 0.
-
-        Raises:
-            InputError: token strings differ; or a tokenizer is missing and the vocabulary sizes differ.
+        With the tokenizers of target and draft their token strings are compared, and the numbers of logits may differ:
+        some models pad their vocabulary, and `lpverify.decode.sampling.probabilities` gives tokens that a model lacks
+        probability 0. Without them the sizes must be equal.
         """
-        if target_tokenizer is not None and draft_tokenizer is not None:
-            ours, theirs = target_tokenizer.vocabulary, draft_tokenizer.vocabulary
+        if tokenizers:
+            ours, theirs = (tokenizer.vocabulary for tokenizer in tokenizers)
             differing = sorted(ours.keys() ^ theirs.keys()) or sorted(t for t in ours if ours[t] != theirs[t])
             if differing:
                 token = differing[0]

@@ -12,15 +12,13 @@ from typing import Any
 from lpverify import errors
 from lpverify.files import read_text
 
-FIELDS = ("question", "prompt", "problem", "text")
-"""Names of the field with the prompt in a line of JSON; the first one present counts."""
-
-SETS = {
-    "gsm8k": ("openai/gsm8k", "main", "test"),
-    "humaneval": ("openai/openai_humaneval", None, "test"),
-    "math500": ("HuggingFaceH4/MATH-500", None, "test"),
+FIELDS = ("question", "prompt", "problem", "text")  # with the prompt in a line of JSON; the first one present counts
+SETS = {  # name -> (dataset on the hub, configuration); the split is "test"
+    "gsm8k": ("openai/gsm8k", "main"),
+    "humaneval": ("openai/openai_humaneval", None),
+    "math500": ("HuggingFaceH4/MATH-500", None),
 }
-"""Name -> (dataset on the hub, configuration, split)."""
+EXPECTED = "a text file of prompts"
 
 
 @dataclass(frozen=True)
@@ -32,22 +30,17 @@ class Prompt:
 
 
 def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
-    """Prompts by source.
+    """The first ``limit`` prompts, or all, of a public set (`SETS`), a file, or else the text of the only prompt.
 
-    Args:
-        source: the name of a public set (`SETS`), a file, or else the text of the only prompt. A ``.jsonl`` file has
-            one prompt per line, a JSON object with one of `FIELDS`; any other file is one prompt.
-        limit: use the first so many prompts only.
-
-    Raises:
-        InputError: names the file and line that cannot be used; or there is no prompt.
+    A ``.jsonl`` file has one prompt per line, a JSON object with one of `FIELDS`; any other file is one prompt. Raises
+    InputError, naming the file and line that cannot be used, or because there is no prompt.
     """
     if source in SETS:
-        texts = _from_hub(source, limit)
-    elif source.endswith(".jsonl") or os.path.isfile(source):
-        texts = _from_file(source)
+        texts = _from_hub(source)
+    elif source.endswith(".jsonl"):
+        texts = _from_lines(source)
     else:
-        texts = [source]
+        texts = [read_text(source, EXPECTED) if os.path.isfile(source) else source]
     texts = texts[:limit]
     if not texts:
         raise errors.fail(f"prompts {source}", got="no prompt", expected="at least one")
@@ -70,12 +63,9 @@ def keyed(texts: list[str]) -> list[Prompt]:
     return prompts
 
 
-def _from_file(path: str) -> list[str]:
-    content = read_text(path, "a text file of prompts")
-    if not path.endswith(".jsonl"):
-        return [content]
+def _from_lines(path: str) -> list[str]:
     texts = []
-    for number, line in enumerate(content.split("\n"), start=1):
+    for number, line in enumerate(read_text(path, EXPECTED).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path} line {number}"
@@ -91,15 +81,14 @@ def _from_file(path: str) -> list[str]:
     return texts
 
 
-def _from_hub(name: str, limit: int | None) -> list[str]:
-    repository, configuration, split = SETS[name]
+def _from_hub(name: str) -> list[str]:
+    repository, configuration = SETS[name]
     try:
         from datasets import load_dataset
 
-        rows: Any = load_dataset(repository, configuration, split=split)
+        rows: Any = load_dataset(repository, configuration, split="test")
     except Exception as error:  # offline, not installed, renamed: each library raises its own
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         expected = f"{repository} from the hub, or a local .jsonl file"
         raise errors.fail(f"prompts {name}", got=reason, expected=expected) from error
-    field = next(field for field in FIELDS if field in rows.column_names)
-    return [str(row[field]) for row in rows.select(range(min(len(rows), limit or len(rows))))]
+    return [str(text) for text in rows[next(field for field in FIELDS if field in rows.column_names)]]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from struct import pack
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,16 +56,6 @@ class Keys:
             [[self.uniform(round_, Role.DRAFT, path, i) for path in range(num_paths)] for i in range(depth)]
         )
 
-    def verifying(self, round_: int) -> RoundUniforms:
-        """The two uniforms that `lpverify.verifiers.sample` draws in one round."""
-        return RoundUniforms(self, round_)
-
-
-class RoundUniforms:
-    """A source for `lpverify.verifiers.sample`: first the node's uniform, then the token's."""
-
-    def __init__(self, keys: Keys, round_: int) -> None:
-        self._uniforms = iter([keys.uniform(round_, Role.NODE), keys.uniform(round_, Role.TOKEN)])
-
-    def random(self) -> float:
-        return next(self._uniforms)
+    def verifying(self, round_: int) -> Any:
+        """The generator for `lpverify.verifiers.sample` in one round: first the node's uniform, then the token's."""
+        return SimpleNamespace(random=(self.uniform(round_, role) for role in (Role.NODE, Role.TOKEN)).__next__)

@@ -1,8 +1,8 @@
-"""Several algorithms on the same prompts with the same seeds, interleaved."""
+"""Several algorithms on the same prompts with the same seeds, interleaved, and the record of finished prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,30 +10,47 @@ import torch
 
 from lpverify.decode import baselines, engine
 from lpverify.decode.engine import Request, Settings
+from lpverify.decode.load import LoadedPair
 from lpverify.decode.metrics import DecodeStats, Generation, RoundRecord, summarize
 from lpverify.decode.models import Pair
-from lpverify.decode.records import Records
-from lpverify.decode.session import LoadedPair
-from lpverify.files import provenance
+from lpverify.files import JsonLines, StrPath, provenance
 from lpverify.verifiers import names, verifier
 
 BASELINES = {"autoregressive": baselines.autoregressive, "assisted": baselines.assisted}
 ALGORITHMS = (*names(), *BASELINES)
 
 
+class Records(JsonLines):
+    """The finished prompts of one run, one line for each prompt and algorithm, so that an interrupted run resumes.
+
+    ``path``, ``settings``, use and errors are those of `JsonLines`; ``settings`` have everything that the outcome
+    depends on besides algorithm and prompt. A line has the fields of `Generation`, and what `add` was told besides.
+    """
+
+    def __init__(self, path: StrPath | None, settings: Mapping[str, Any]) -> None:
+        super().__init__(path, "lpverify/decode-record@1", settings)
+        self._finished = {(run.algorithm, run.request): run for run in self.read(Generation.from_json)}
+
+    def get(self, algorithm: str, request: str) -> Generation | None:
+        """The finished run of this algorithm on this prompt."""
+        return self._finished.get((algorithm, request))
+
+    def add(self, generation: Generation, **more: Any) -> None:
+        """Store a finished prompt; ``more`` becomes part of its line."""
+        self._finished[generation.algorithm, generation.request] = generation
+        self.append({**more, **generation.to_json()})
+
+
 @dataclass(frozen=True)
 class Progress:
-    """Reported after every round: ``finished`` of ``total`` runs, one per algorithm and prompt.
-
-    ``tokens``, ``rounds``: of the run in progress. ``result``: the run that has just finished, else None.
-    """
+    """Reported after every round: ``finished`` of ``total`` runs, one per algorithm and prompt."""
 
     algorithm: str
     finished: int
     total: int
-    tokens: int
+    tokens: int  # of the run in progress
     rounds: int
-    result: Generation | None = None
+    result: Generation | None = None  # the run that has just finished
 
 
 def compare(
@@ -51,7 +68,7 @@ def compare(
     and every run. Returns one entry per algorithm. Raises InputError as `lpverify.decode.engine.generate` and the
     baselines.
     """
-    pair = opened.models
+    pair, total = opened.models, len(algorithms) * len(requests)
     for request in requests:
         pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     verifiers = {name: verifier(name) for name in algorithms if name not in BASELINES}
@@ -59,26 +76,26 @@ def compare(
         warm_up = replace(settings, max_new_tokens=1)  # excluded from timings
         baselines.autoregressive(pair, requests[0], warm_up)
         baselines.autoregressive(Pair(pair.draft, pair.draft), requests[0], warm_up)
+
+    def run(name: str, request: Request, finished: int) -> Generation:
+        committed: list[int] = []  # tokens of each round
+
+        def on_round(record: RoundRecord) -> None:
+            committed.append(record.committed)
+            report(Progress(name, finished, total, sum(committed), len(committed)))
+
+        if name in BASELINES:
+            return BASELINES[name](pair, request, settings, on_round)
+        return engine.generate(pair, verifiers[name], request, settings, on_round)
+
     results: dict[str, list[Generation]] = {name: [] for name in algorithms}
-    total = len(algorithms) * len(requests)
     for i, request in enumerate(requests):
         shift = i % len(algorithms)
         for name in (*algorithms[shift:], *algorithms[:shift]):
             finished = sum(map(len, results.values()))
             result = records.get(name, request.key)
             if result is None:
-                tokens: list[int] = []  # of each round
-
-                def on_round(
-                    record: RoundRecord, name: str = name, finished: int = finished, tokens: list[int] = tokens
-                ) -> None:
-                    tokens.append(record.committed)
-                    report(Progress(name, finished, total, sum(tokens), len(tokens)))
-
-                if name in BASELINES:
-                    result = BASELINES[name](pair, request, settings, on_round)
-                else:
-                    result = engine.generate(pair, verifiers[name], request, settings, on_round)
+                result = run(name, request, finished)
                 text = opened.tokenizer.decode(result.tokens)
                 records.add(result, prompt=request.text, text=text, versions=versions())
             results[name].append(result)

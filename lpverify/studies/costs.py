@@ -14,7 +14,10 @@ balances temporary drift in the machine's speed:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -33,16 +36,10 @@ from lpverify.studies.text import target_text
 from lpverify.verifiers import Verifier, sample, verifier
 from lpverify.verifiers.sample import pick
 
-Key = tuple[Any, ...]
 SCHEMA = "lpverify/costs@1"
-POINTS = 8
-"""Limit of the number of tree sizes at which the target pass is timed; they are roughly geometric."""
-
-DRAFT_DEPTH = 8
-"""Drafts are timed at 2 tokens and at the largest depth, or at this one if it is larger."""
-
-TIMES = 3
-"""Repetitions per context for operations that can be undone."""
+POINTS = 8  # limit of the number of tree sizes at which the target pass is timed
+DRAFT_DEPTH = 8  # drafts are timed at 2 tokens and at the largest depth, or at this one if it is larger
+TIMES = 3  # repetitions per context for operations that can be undone
 
 
 def measure(
@@ -58,44 +55,41 @@ def measure(
 ) -> dict[str, Any]:
     """The document ``lpverify/costs@1``, for every K of ``num_paths`` with every L of ``depths``.
 
-    The first context is measured once more before all others, as a warm-up that does not count.
-
-    Args:
-        contexts: token ids, of typical length; see `typical_contexts`.
-        algorithms: names of verifiers.
-        num_paths, depths: all K and L that the costs are needed for.
-        advance: called after each context, the warm-up included.
-
-    Raises:
-        InputError: an algorithm is unknown, a number impossible, there is no context, or one does not fit.
+    The first context is measured once more before all others, as a warm-up that does not count. ``contexts`` are token
+    ids, as of `typical_contexts`; ``advance`` is called after each, the warm-up included. Raises InputError for unknown
+    algorithms, impossible numbers, no context, or one that does not fit.
     """
-    counts = sorted({1, *(errors.integer("paths (K)", count, min=1) for count in num_paths)})
-    depths = sorted({errors.integer("depth (L)", depth, min=1) for depth in depths})
+    counts = sorted({1, *errors.integers("paths (K)", num_paths, min=1)})
+    depths = sorted(errors.integers("depth (L)", depths, min=1))
     verifiers = {name: verifier(name) for name in algorithms}
     deepest = max(*depths, DRAFT_DEPTH)
     errors.integer("contexts", len(contexts), min=1)
     for context in contexts:
         pair.check_context(len(context), 1, deepest)
-    times: dict[Key, list[float]] = {}
-    for repeat, context in enumerate((contexts[0], *contexts)):
-        bench = _Bench(pair, Request(tuple(context), "costs"), sampling, seed, repeat)
-        bench.target(_sizes(counts[-1] * depths[-1] + 1), counts[-1])
-        for count in counts:
-            bench.draft(count, deepest)
-        tree = bench.tree(counts[-1], depths[-1])
-        for count in counts:
-            for depth in depths:
+    timer = _Timer(pair.target.device)
+    with torch.inference_mode():
+        for repeat, context in enumerate((contexts[0], *contexts)):
+            start = partial(ActiveRequest, pair, Request(tuple(context), "costs"), sampling, seed)
+            active = start()
+            _time_target(timer, active, repeat, _sizes(counts[-1] * depths[-1] + 1), counts[-1])
+            for count in counts:
+                _time_draft(timer, active, repeat, count, deepest)
+            tree = active.draft_tree(counts[-1], depths[-1], repeat)
+            for count, depth in product(counts, depths):
                 part = tree.restricted(count, depth)
                 for name, algorithm in verifiers.items():
                     if count == 1 or not algorithm.first_path_only:
-                        bench.verify(name, algorithm, part)
-        for count in counts:
-            bench.cache(count, depths[-1])
-        if repeat > 0:
-            for key, seconds in bench.seconds.items():
-                times.setdefault(key, []).extend(seconds)
-        advance()
-    medians = {key: median(seconds) for key, seconds in times.items()}
+                        uniforms = active.keys.verifying(repeat)
+                        timer(("verify", name, count, depth), partial(_verify, algorithm, part, uniforms))
+            for count in counts:
+                active = start()
+                tree = active.draft_tree(count, depths[-1], repeat)
+                half = int(tree.node_of[-1, depths[-1] // 2])
+                timer(("cache", count), partial(active.commit, tree, half, active.pending))
+            if repeat == 0:
+                timer.seconds.clear()
+            advance()
+    medians = {key: median(seconds) for key, seconds in timer.seconds.items()}
     return {"schema": SCHEMA, **_tables(medians, counts, deepest), "versions": versions()}
 
 
@@ -135,105 +129,79 @@ def _sizes(largest: int) -> list[int]:
     return sorted({round(2 * factor**i) for i in range(POINTS)})
 
 
-class _Bench:
-    """Times the parts after one context; ``seconds`` by part and its arguments."""
+class _Timer:
+    """Collects ``seconds`` by part and its arguments."""
 
-    def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int, repeat: int) -> None:
-        self._pair, self._round, self._length = pair, repeat, len(request.tokens) - 1
-        self._request, self._seed = request, seed
-        self._active = ActiveRequest(pair, request, sampling, seed)
-        self._target_token = torch.tensor([request.tokens[-1]], device=pair.target.device)
-        self._draft_token = torch.tensor([request.tokens[-1]], device=pair.draft.device)
-        self.seconds: dict[Key, list[float]] = {}
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
 
-    def _time(self, key: Key, work: Callable[[], Any], undo: Callable[[], Any] | None = None) -> None:
+    def __call__(self, key: tuple[Any, ...], work: Callable[[], Any], undo: Callable[[], Any] | None = None) -> None:
         """Time ``work`` once, or `TIMES` times if it can be undone; afterwards it is undone."""
         for _ in range(1 if undo is None else TIMES):
-            watch = Stopwatch(self._pair.target.device)
-            with torch.inference_mode():
-                with watch("part"):
-                    work()
-                self.seconds.setdefault(key, []).append(watch.seconds["part"])
-                if undo is not None:
-                    undo()
-
-    def target(self, sizes: Sequence[int], branches: int) -> None:
-        """One step of the target alone, and passes over the first n tokens of ``branches`` disjoint paths.
-
-        The draft makes a step before each, as in a round: so the processor's caches hold the draft's weights.
-        """
-        active = self._active
-
-        def step() -> int:
-            row = active.rows(active.target.append(self._target_token))[0]
-            return pick(row, active.keys.uniform(self._round, Role.TARGET))
-
-        def undo() -> None:
-            active.target.keep_branch(0, self._length)
-            active.draft.append(self._draft_token)
-            active.draft.keep_branch(0, self._length)
-
-        with torch.inference_mode():
-            undo()
-        self._time(("target_step",), step, undo)
-        for size in sizes:
-            parent = [-1, *(max(i - branches, 0) for i in range(1, size))]
-            depth = [0, *((i - 1) // branches + 1 for i in range(1, size))]
-            tokens = self._target_token.repeat(size)
-
-            def score(tokens: torch.Tensor = tokens, parent: Any = parent, depth: Any = depth) -> torch.Tensor:
-                return active.rows(active.target.tree(tokens, parent, depth))
-
-            self._time(("target_pass", size), score, undo)
-
-    def draft(self, num_paths: int, deepest: int) -> None:
-        """Drafts of 2 and of ``deepest`` tokens; with the first path alone also one token fed by itself."""
-        active = self._active
-
-        def undo() -> None:
-            active.draft.keep_branch(0, self._length)
-
-        for depth in (2, deepest):
-
-            def draft(depth: int = depth) -> Any:
-                uniforms = active.keys.drafting(self._round, num_paths, depth)
-                return draft_paths(self._pair, active.draft, active.pending, uniforms, active.sampling)
-
-            self._time(("draft", num_paths, depth), draft, undo)
-        if num_paths == 1:
-            self._time(("catch_up",), lambda: active.draft.append(self._draft_token), undo)
-
-    def tree(self, num_paths: int, depth: int) -> DraftTree:
-        """A drafted tree with the target's rows, untimed."""
-        with torch.inference_mode():
-            tree = self._active.draft_tree(num_paths, depth, self._round)
-            self._active.forget(self._length)
-            return tree
-
-    def verify(self, name: str, algorithm: Verifier, tree: DraftTree) -> None:
-        num_paths, depth = tree.paths.shape
-        uniforms = self._active.keys.verifying(self._round)
-        self._time(("verify", name, num_paths, depth), lambda: sample(algorithm(tree), uniforms))
-
-    def cache(self, num_paths: int, depth: int) -> None:
-        """Commit half of the last path."""
-        active = ActiveRequest(self._pair, self._request, self._active.sampling, self._seed)
-        with torch.inference_mode():
-            tree = active.draft_tree(num_paths, depth, self._round)
-        node = int(tree.node_of[-1, depth // 2])
-        self._time(("cache", num_paths), lambda: active.commit(tree, node, active.pending))
+            watch = Stopwatch(self._device)
+            with watch("part"):
+                work()
+            self.seconds[key].append(watch.seconds["part"])
+            if undo is not None:
+                undo()
 
 
-def _tables(medians: dict[Key, float], counts: Sequence[int], deepest: int) -> dict[str, Any]:
+def _time_target(timer: _Timer, active: ActiveRequest, round_: int, sizes: Sequence[int], branches: int) -> None:
+    """One step of the target alone, and passes over the first n tokens of ``branches`` disjoint paths.
+
+    The draft makes a step before each, as in a round: so the processor's caches hold the draft's weights.
+    """
+    length, token = active.target.length, torch.tensor([active.pending], device=active.pair.target.device)
+
+    def step() -> int:
+        row = active.rows(active.target.append(token))[0]
+        return pick(row, active.keys.uniform(round_, Role.TARGET))
+
+    def score(*tree: Any) -> torch.Tensor:
+        return active.rows(active.target.tree(*tree))
+
+    def undo() -> None:
+        active.draft.append(token.to(active.pair.draft.device))
+        active.forget(length)
+
+    undo()
+    timer(("target_step",), step, undo)
+    for size in sizes:
+        parent = [-1, *(max(i - branches, 0) for i in range(1, size))]
+        depth = [0, *((i - 1) // branches + 1 for i in range(1, size))]
+        timer(("target_pass", size), partial(score, token.repeat(size), parent, depth), undo)
+
+
+def _time_draft(timer: _Timer, active: ActiveRequest, round_: int, num_paths: int, deepest: int) -> None:
+    """Drafts of 2 and of ``deepest`` tokens; with the first path alone also one token fed by itself."""
+    token = torch.tensor([active.pending], device=active.pair.draft.device)
+
+    def draft(depth: int) -> Any:
+        uniforms = active.keys.drafting(round_, num_paths, depth)
+        return draft_paths(active.pair, active.draft, active.pending, uniforms, active.sampling)
+
+    undo = partial(active.draft.keep_branch, 0, active.draft.length)
+    for depth in (2, deepest):
+        timer(("draft", num_paths, depth), partial(draft, depth), undo)
+    if num_paths == 1:
+        timer(("catch_up",), partial(active.draft.append, token), undo)
+
+
+def _verify(algorithm: Verifier, tree: DraftTree, uniforms: Any) -> tuple[int, int]:
+    return sample(algorithm(tree), uniforms)
+
+
+def _tables(medians: dict[tuple[Any, ...], float], counts: Sequence[int], deepest: int) -> dict[str, Any]:
     """Medians by part as the tables of the document."""
     step = {count: (medians["draft", count, deepest] - medians["draft", count, 2]) / (deepest - 2) for count in counts}
-    verify: dict[str, dict[str, dict[str, float]]] = {}
-    for key, seconds in medians.items():
-        if key[0] == "verify":
-            _, name, count, depth = key
-            verify.setdefault(name, {}).setdefault(str(count), {})[str(depth)] = seconds
     # the remainder is a difference of nearly equal times: noise may make it negative
     remainder = {count: max(medians["draft", count, 2] - step[1] - step[count], 0.0) for count in counts}
+    verify: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for (part, *arguments), seconds in medians.items():
+        if part == "verify":
+            name, count, depth = arguments
+            verify[name][str(count)][str(depth)] = seconds
     return {
         "draft_step": {str(count): step[count] for count in counts},
         "target_pass": {str(key[1]): seconds for key, seconds in medians.items() if key[0] == "target_pass"},

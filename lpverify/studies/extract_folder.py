@@ -16,8 +16,8 @@ from typing import Any
 from lpverify import errors
 from lpverify.core.problem import FOLDER_SETTINGS, VerifyProblem, problem_folder, save_problem
 from lpverify.decode.engine import Request
+from lpverify.decode.load import LoadedPair
 from lpverify.decode.prompts import Prompt
-from lpverify.decode.session import LoadedPair
 from lpverify.files import JsonLines
 from lpverify.studies.extract import Settings, extract
 from lpverify.studies.text import Context, contexts, text_length

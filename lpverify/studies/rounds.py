@@ -1,14 +1,7 @@
 """Decoding rounds: tokens per target pass of a whole run, from the target's own text without drafting (theory 10.4).
 
-A round that begins after t tokens of the text y accepts at least j drafted tokens with the probability f / P that
-`lpverify.studies.teacher_forced` computes, and takes tau + 1 tokens of the text; rounds are independent given the text.
-So the probability u(t) that a round begins after t tokens satisfies the renewal equation
-
-    u(0) = 1,     u(t) = sum_{s < t} u(s) Pr(tau = t - s - 1 | y, s),
-
-and the sum of u(t) over t < N is the expected number of rounds that commit the first N tokens. Over texts of the target
-it is unbiased for the number of rounds of a run that is cut after N tokens. The mean block efficiency over evenly
-spread contexts is larger than the tokens per round: fewer rounds begin where the text is easy to predict.
+`lpverify.studies.teacher_forced` computes how likely a round that begins after t tokens of the text accepts at least j
+drafted tokens; a renewal equation turns that into the expected number of rounds.
 """
 
 from __future__ import annotations
@@ -36,20 +29,20 @@ ALGORITHMS = names(closed_form=True)
 
 @dataclass(frozen=True)
 class Run:
-    """Expectations given a text of N ``tokens``: ``rounds``, and ``full``, rounds that accept all L drafted tokens."""
+    """Expectations given a text."""
 
-    tokens: int
+    tokens: int  # N, of the text
     rounds: float
-    full: float
+    full: float  # rounds that accept all L drafted tokens
 
 
 def run_on_text(acceptance: npt.NDArray[np.float64]) -> Run:
-    """The run that commits N tokens.
+    """The run that commits N tokens: the probability u(t) that a round begins after t tokens, summed over t < N.
 
-    Args:
-        acceptance: (N, L+1); row t has Pr(tau >= 0..L) of a round that begins after t tokens.
+        u(0) = 1,     u(t) = sum_{s < t} u(s) Pr(tau = t - s - 1 | text, s)
 
-    A round that the end of the text cuts is full if it accepted all L drafted tokens before the cut.
+    Row t of ``acceptance`` (N, L+1) has Pr(tau >= 0..L) of a round that begins after t tokens. A round that the end of
+    the text cuts is full if it accepted all L drafted tokens before the cut.
 
     >>> run_on_text(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0]]))
     Run(tokens=4, rounds=3.0, full=1.0)
@@ -66,17 +59,13 @@ def run_on_text(acceptance: npt.NDArray[np.float64]) -> Run:
 
 @dataclass(frozen=True)
 class RunSettings(Shapes):
-    """Runs of ``tokens`` tokens at every shape.
+    """Runs at every shape. Raises InputError for empty lists and impossible numbers."""
 
-    The number of distinct nodes of a draft is measured on trees drafted every ``stride`` tokens. A text ends with its
-    first token of ``eos``. Raises InputError for empty lists and impossible numbers.
-    """
-
-    tokens: int = 128
-    stride: int = 16
+    tokens: int = 128  # of a run
+    stride: int = 16  # a tree is drafted every so many tokens, to count its distinct nodes
     sampling: Sampling = Sampling()
     seed: int = 0
-    eos: Collection[int] = ()
+    eos: Collection[int] = ()  # a text ends with its first one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +78,7 @@ class PromptRuns:
     """Runs after one prompt: ``nodes`` by shape and tree, ``runs`` by algorithm and shape."""
 
     nodes: list[list[int]]
-    runs: Mapping[str, list[Run]]
+    runs: dict[str, list[Run]]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> PromptRuns:
@@ -98,13 +87,12 @@ class PromptRuns:
 
 
 def measure(pair: Pair, verifiers: Mapping[str, Verifier], request: Request, settings: RunSettings) -> PromptRuns:
-    """The runs after one prompt; the result depends on nothing but the arguments. ``verifiers`` have a closed form."""
+    """The runs after one prompt, of ``verifiers`` with a closed form."""
     longest = max(settings.depths)
     nodes: list[list[int]] = [[] for _ in settings.shapes]
     with torch.inference_mode():
         text = Text(pair, request, settings.sampling, settings.seed)
-        trees = text.trees(settings.tokens, settings.stride, max(settings.num_paths), longest, settings.eos)
-        for _, tree in trees:
+        for _, tree in text.trees(settings.tokens, settings.stride, max(settings.num_paths), longest, settings.eos):
             for counts, shape in zip(nodes, settings.shapes, strict=True):
                 counts.append(len(tree.restricted(*shape).parent) - 1)
         text.grow(settings.tokens + longest)

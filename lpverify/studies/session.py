@@ -9,12 +9,12 @@ from typing import Any
 from lpverify import errors
 from lpverify.core.problem import VerifyProblem
 from lpverify.decode.engine import Settings
+from lpverify.decode.load import LoadedPair, load_model, quiet
 from lpverify.decode.metrics import DecodeStats, Generation
+from lpverify.decode.models import Pair
 from lpverify.decode.prompts import Prompt, keyed
-from lpverify.decode.records import Records
-from lpverify.decode.run import ALGORITHMS, Progress, compare
+from lpverify.decode.run import ALGORITHMS, Progress, Records, compare
 from lpverify.decode.sampling import Sampling
-from lpverify.decode.session import LoadedPair
 from lpverify.files import JsonLines
 from lpverify.studies import bound as bounding
 from lpverify.studies import extract as extraction
@@ -164,4 +164,9 @@ def open_pair(
     Raises:
         InputError: with the reason, if a model does not exist or cannot be used for verification.
     """
-    return OpenPair.load(target, draft, dtype=dtype, device=device, device_map=device_map)
+    quiet()
+    options: dict[str, Any] = {"dtype": dtype, "device": device, "device_map": device_map}
+    target_model, tokenizer = load_model(target, "target", **options)
+    draft_model, draft_tokenizer = load_model(draft, "draft", **options)
+    models = Pair.checked(target_model, draft_model, tokenizer, draft_tokenizer)
+    return OpenPair(models, tokenizer, (target, draft), dtype)

@@ -1,21 +1,11 @@
 """Teacher-forced estimate of block efficiency: measured along the target's own text, without drafting (theory 10.1).
 
-Let f(c) be the probability that the accepted prefix passes through the node c, in a verifier with
-
-    f(root) = 1,      f(cx) = min(p(x|c) f(c), M(cx)),      M(root) = 1.
-
-If the target wrote y_1, y_2, ... after a context, 1 + sum_j f(y_1..y_j) / P(y_1..y_j) is an unbiased estimate of the
-block efficiency sum_c f(c), for all depths at once. Dividing the recursion by P gives
+The estimate is 1 + sum_j f(y_1..y_j) / P(y_1..y_j) on a text y. Dividing f(cx) = min(p(x|c) f(c), M(cx)) by P gives
 
     f / P  (y_1..y_j)  =  min over i <= j of  M / P  (y_1..y_i),
 
-the running minimum of M / P, computed with logarithms so that nothing underflows. Here M is
-
-* phi(Q), phi(s) = 1 - (1-s)^K, for the node relaxation: an upper bound for all lossless verifiers (theory 10.2);
-* Q for block verification of the first path;
-* Q*, the distribution of the path of smallest rank, for verifiers with a ``split`` (GBV, TGBV, PBV, EBV).
-
-For the token rule f(cx) = f(c) min(p(x|c), q(x|c)). All of them depend on the rows along the text only.
+the running minimum of M / P, computed with logarithms so that nothing underflows. M is phi(Q) for the node relaxation
+(theory 10.2), Q for block verification of the first path, and Q* for verifiers with a ``split``.
 """
 
 from __future__ import annotations
@@ -37,30 +27,21 @@ from lpverify.verifiers.token_buckets import children_of
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-ROWS_AT_ONCE = 32
-"""Rows of the whole vocabulary that are put into buckets at once: bounds the memory of temporaries."""
+ROWS_AT_ONCE = 32  # of the whole vocabulary that are put into buckets: bounds the memory of temporaries
 
 
 @dataclass(frozen=True, eq=False)
 class Children:
-    """The children that a split sees at each of T positions of a text: tokens or buckets of tokens.
+    """The children that a split sees at each of T positions of a text: tokens or buckets of tokens."""
 
-    * ``target``, ``draft`` (T, m): probabilities of the children.
-    * ``child`` (T,): the child that contains the text's token. ``share`` (T,): the token's part of its draft mass.
-    """
-
-    target: Floats
-    draft: Floats
-    child: Ints
-    share: Floats
+    target: Floats  # (T, m), probabilities of the children
+    draft: Floats  # (T, m)
+    child: Ints  # (T,), the child that contains the text's token
+    share: Floats  # (T,), the token's part of the child's draft mass
 
 
 class TextRows:
-    """The rows of both models along a text of T tokens.
-
-    Args:
-        tokens: (T,), the text.
-        target, draft: (T, V), the rows before each token; arrays or tensors of any device.
+    """The rows of both models, (T, V) arrays or tensors of any device, before each token of a text (T,).
 
     The methods take ``starts`` (C,), positions of contexts, and a depth L with start + L <= T for all of them.
     """
@@ -79,12 +60,7 @@ class TextRows:
     def acceptance(self, verifier: Verifier, starts: Ints, depth: int, num_paths: int) -> Floats:
         """Probability that a round from each context accepts the next 0..L tokens of the text, given the text: f / P.
 
-        Args:
-            verifier: one with a closed form.
-            starts: (C,). depth: L. num_paths: K.
-
-        Returns:
-            (C, L+1), in [0, 1], first column 1, falling along each row.
+        ``verifier`` has a closed form. Returns (C, L+1), in [0, 1], first column 1, falling along each row.
         """
         assert verifier.closed_form is not None
         steps = starts[:, None] + np.arange(depth)
@@ -124,8 +100,7 @@ class TextRows:
             measure = compact(split.children(context, child))
             q_star.append(split.q_star[context, child] * seen.share[at])
             weight = acceptance(weight * self._p[at], q_star[-1])
-        logs: Floats = np.cumsum(np.log(np.stack(q_star, axis=1)), axis=1)
-        return logs
+        return np.cumsum(np.log(np.stack(q_star, axis=1)), axis=1)
 
     def _children(self, blocks: int | None) -> Children:
         """Every token, or the ``blocks`` buckets that the verifier puts a larger vocabulary into."""

@@ -9,7 +9,7 @@ follow a context is a token like any other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,48 +20,34 @@ from lpverify.decode.baselines import autoregressive
 from lpverify.decode.engine import ActiveRequest, Request, Settings
 from lpverify.decode.models import Pair
 from lpverify.decode.rng import Role
-from lpverify.decode.sampling import Sampling, any_undefined, undefined
+from lpverify.decode.sampling import Sampling, check_defined
 from lpverify.verifiers.sample import pick
 
 
 @dataclass(frozen=True)
 class Context:
-    """``tokens``: the prompt and the first ``position`` tokens of the text after it; the last one is pending."""
+    """A context at ``position``; the last of its ``tokens`` is pending."""
 
     position: int
     tokens: tuple[int, ...]
 
 
 def contexts(
-    pair: Pair,
-    request: Request,
-    count: int,
-    stride: int,
-    sampling: Sampling,
-    seed: int = 0,
-    eos: Collection[int] = (),
+    pair: Pair, request: Request, count: int, stride: int, sampling: Sampling, seed: int = 0, eos: Collection[int] = ()
 ) -> list[Context]:
     """At most ``count`` contexts of one prompt, one every ``stride`` tokens, the first at the end of the prompt.
 
-    Raises InputError for an empty prompt, a count or stride below 1, and a text that does not fit into the target.
+    Contexts after an end of text are left out. Raises InputError for an empty prompt, a count or stride below 1, and a
+    text that does not fit into the target.
     """
     text = target_text(pair, request, text_length(count, stride), sampling, seed, eos)
-    return [Context(at, request.tokens + text[:at]) for at in positions(text, count, stride, eos)]
+    length = sum(token not in eos for token in text)  # an end of text can only be the last token
+    return [Context(at, request.tokens + text[:at]) for at in range(0, length + 1, stride)]
 
 
 def text_length(count: int, stride: int) -> int:
     """Number of tokens before the last of ``count`` contexts. Raises InputError for numbers below 1."""
     return (errors.integer("contexts", count, min=1) - 1) * errors.integer("stride", stride, min=1)
-
-
-def positions(text: Sequence[int], count: int, stride: int, eos: Collection[int] = ()) -> list[int]:
-    """The positions of the contexts: at most ``count`` multiples of ``stride``, none after an end of text.
-
-    >>> positions([5, 6, 7, 2, 8], count=4, stride=2), positions([5, 6, 7, 2, 8], count=4, stride=2, eos={2})
-    ([0, 2, 4], [0, 2])
-    """
-    ended = next((i for i, token in enumerate(text) if token in eos), len(text))
-    return list(range(0, min(ended, text_length(count, stride)) + 1, stride))
 
 
 def target_text(
@@ -100,11 +86,11 @@ class Text:
 
     def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int) -> None:
         self._active = ActiveRequest(pair, request, sampling, seed)
+        self.watch = self._active.watch
         self.tokens: list[int] = []
         self._target_rows: list[torch.Tensor] = []
         self._draft_rows: list[torch.Tensor] = []
         self._fed = [request.tokens[-1]]  # tokens that the target has been fed and the draft has not, and the pending
-        self.watch = self._active.watch
 
     def grow(self, length: int) -> None:
         """Write until the text has ``length`` tokens. Raises InputError if the target's logits are undefined."""
@@ -154,7 +140,6 @@ class Text:
             tokens, state = torch.tensor(new, device=model.device), self._active.draft
             rows = self._active.rows(state.tree(tokens, range(-1, len(new) - 1), range(len(new))))
             state.keep_nodes(range(len(new)))
-            if bool(any_undefined(rows)):
-                raise undefined(f"draft {model.name}")
+            check_defined(rows, f"draft {model.name}")
         self._draft_rows.append(rows)
         del self._fed[:-1]
