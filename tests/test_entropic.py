@@ -1,4 +1,4 @@
-"""The entropic split: what it promises of its law, its coupling and its exactness."""
+"""The entropic split: what it promises of its row, its coupling and its exactness."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import logsumexp, rel_entr
 
 from lpverify import VerifyProblem, make, solve
 from lpverify.exact.closed_form import block_efficiency
 from lpverify.numerics import as_float
 from lpverify.verifiers import ebv as _entropic
-from lpverify.verifiers.ebv import coupling, entropic_split, onto_marginals, refined, spared_row
+from lpverify.verifiers.ebv import (
+    MISSED_IF_SHARED,
+    Groups,
+    coupling,
+    entropic_split,
+    onto_marginals,
+    refined,
+    spared_row,
+)
 from lpverify.verifiers.pbv import proportional_split
 from lpverify.verifiers.rank_measure import RankMeasure, whole
 from lpverify.verifiers.splits import lay_out
@@ -69,48 +79,72 @@ def test_children_sum_to_their_parent(exact: bool) -> None:
             assert total == (whole_ if exact else pytest.approx(whole_, abs=1e-14))
 
 
+@example(602, 5, 0.3, 5, 0.5)  # atoms share cells: the row is met to 6.5e-8 only
 @given(st.integers(0, 10**6), st.integers(2, 7), st.sampled_from([0.3, 1.0, 4.0]), st.integers(2, 6), st.floats(0.1, 1))
-def test_law_costs_nothing_and_is_met(seed: int, vocab: int, alpha: float, paths: int, weight: float) -> None:
-    """sum_x min(w p, q*) is PBV's, which is the most that coverage allows, and q* is the wanted law."""
+def test_row_costs_nothing_and_is_met(seed: int, vocab: int, alpha: float, paths: int, weight: float) -> None:
+    """sum_x min(w p, q*) is PBV's, which is the most that coverage allows, and q* is the wanted row.
+
+    Where the atoms of a group outnumber its cells, the row may be missed by a fraction `MISSED_IF_SHARED` of the group.
+    """
     measure = refined(below(seed, vocab, paths)[np.array([seed % vocab])])
     target, draft = rows(seed + 1, vocab, alpha)
     layout = lay_out(measure, target, draft, paths)
-    law, group = spared_row(layout, np.array([weight]))
-    assert law.sum() == pytest.approx(1, abs=1e-12)
+    wanted, group = spared_row(layout, np.array([weight]))
+    assert wanted.sum() == pytest.approx(1, abs=1e-12)
     assert (np.diff(group) >= 0).all()
-    assert (np.cumsum(law[0]) <= np.cumsum(layout.ordered[0]) + 1e-12).all()  # coverage of the first k children
+    assert (np.cumsum(wanted[0]) <= np.cumsum(layout.ordered[0]) + 1e-12).all()  # coverage of the first k children
+    groups = Groups.of(layout, group)
+    atoms = np.bincount(groups.number[groups.atom_child], minlength=len(groups.problem))
+    shared = bool((atoms > np.diff(groups.first_cell))[groups.problem >= 0].any())
     split = entropic_split(measure, target, draft, np.array([weight]), paths)
-    assert split.q_star == pytest.approx(layout.by_token(law), abs=2e-9)
+    missed = abs(split.q_star - layout.by_token(wanted)).sum()
+    assert missed <= (MISSED_IF_SHARED if shared else 2e-9)
     best = proportional_split(measure, target, draft, np.array([weight]), paths)
     ours, theirs = (np.minimum(weight * target, each.q_star).sum() for each in (split, best))
-    assert ours >= theirs - 1e-8
+    assert ours >= theirs - (missed if shared else 1e-12)
 
 
-@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(3, 12))
-def test_coupling_is_nearly_the_one_of_largest_entropy(seed: int, vocab: int, cells: int) -> None:
-    """Sums and means are met, and no table that meets them has a divergence from q mu that is lower by more than 2 %.
+def divergence_and_bound(mu: Any, phi: Any, q: Any, wanted: Any, found: Any) -> tuple[float, float]:
+    """Divergence of a table from q mu, and a lower bound on that of all tables with these sums and means.
 
-    The lower bound is the dual, sum_x (a_x q_x + g_x W_x) - sum_u mu_u log sum_x q_x exp(a_x + g_x phi_u), at any a, g.
+    The bound is the dual, sum_x (a_x q_x + g_x W_x) - sum_u mu_u log sum_x q_x exp(a_x + g_x phi_u): valid at any a, g.
     """
-    rng = np.random.default_rng(seed)
-    mu, q = rng.dirichlet(np.ones(cells)), rng.dirichlet(np.ones(vocab))
-    phi = np.sort(rng.uniform(0, 4, cells))[::-1]
-    inside = q[:, None] * mu * np.exp(rng.normal(size=(vocab, 1)) * phi)  # some T whose means can be had
-    inside = onto_marginals(inside[None] / inside.sum(), mu[None], q[None])[0]
-    wanted = inside @ phi
-    found = coupling(mu[None], phi[None], q[None], wanted[None])[0]
-    assume(abs(found @ phi - wanted).sum() <= 1e-8 * wanted.sum())  # else all but separated: pooling is for such
-    assert found.sum(axis=0) == pytest.approx(mu, abs=1e-8)
-    assert found.sum(axis=1) == pytest.approx(q, abs=1e-8)
-    used = found > 0
-    logs = np.log(np.where(used, found, 1) / (q[:, None] * mu))
-    divergence = (found * logs).sum()
-    both = list(enumerate(used & used[0]))
-    fits = [np.polyfit(phi[ok], (logs[x] - logs[0])[ok], 1, w=np.sqrt(found[x, ok])) for x, ok in both]
-    tilt, shift = np.transpose(fits)
-    dual = (shift * q + tilt * wanted).sum() - mu @ np.log(q @ np.exp(shift[:, None] + tilt[:, None] * phi))
-    assert dual <= divergence + 1e-8
-    assert divergence <= 1.02 * dual + 1e-6
+
+    def negative_dual(point: Any) -> tuple[float, Any]:
+        shift, tilt = np.split(point, 2)
+        logs = shift[:, None] + tilt[:, None] * phi
+        table = np.log(q)[:, None] + logs - logsumexp(logs, axis=0, b=q[:, None])
+        table = np.exp(table) * mu
+        slope = np.concatenate([table.sum(axis=1) - q, table @ phi - wanted])
+        return mu @ logsumexp(logs, axis=0, b=q[:, None]) - shift @ q - tilt @ wanted, slope
+
+    point = np.zeros(2 * len(q))
+    for _ in range(3):
+        point = minimize(negative_dual, point, jac=True, method="BFGS", options={"gtol": 1e-12}).x
+    return float(rel_entr(found, q[:, None] * mu).sum()), -negative_dual(point)[0]
+
+
+def test_coupling_is_nearly_the_one_of_largest_entropy() -> None:
+    """Sums and means are met; the divergence from q mu is the least to 0.1 % on average, and to 0.02 nats each time."""
+    rng = np.random.default_rng(0)
+    excess = []
+    for _ in range(200):
+        vocab, cells = rng.integers(2, 7), rng.integers(3, 13)
+        mu, q = rng.dirichlet(np.ones(cells)), rng.dirichlet(np.ones(vocab))
+        phi = np.sort(rng.uniform(0, 4, cells))[::-1]
+        inside = q[:, None] * mu * np.exp(rng.normal(size=(vocab, 1)) * phi)  # some T whose means can be had
+        inside = onto_marginals(inside[None] / inside.sum(), mu[None], q[None])[0]
+        wanted = inside @ phi
+        found = coupling(mu[None], phi[None], q[None], wanted[None])[0]
+        if abs(found @ phi - wanted).sum() > 1e-8 * wanted.sum():
+            continue  # all but separated: pooling is for such
+        assert found.sum(axis=0) == pytest.approx(mu, abs=1e-8)
+        assert found.sum(axis=1) == pytest.approx(q, abs=1e-8)
+        divergence, bound = divergence_and_bound(mu, phi, q, wanted, found)
+        assert bound - 1e-8 <= divergence <= bound + 0.02
+        excess.append(divergence / bound - 1)
+    assert len(excess) >= 190
+    assert np.mean(excess) <= 1e-3
 
 
 @pytest.mark.parametrize("paths", [3, 5])
@@ -127,14 +161,14 @@ def test_one_step_is_optimal_where_pooling_is_not(paths: int) -> None:
     assert missed >= 1
 
 
-def test_law_gives_half_the_excess_back() -> None:
+def test_row_gives_half_the_excess_back() -> None:
     """By hand: K = 2, p = (.6, .4), q = (.2, .8), w = 1/2. Coverage of child 0 is 1 - .8^2 = .36, of both 1, so
     r = .6 in the group of child 0 alone and r = 1.6 for child 1; both exceed w. Half of .36 - .3 and of .64 - .2 is
     given back: floors .33 and .42, and child 1, the cheaper by p/q, is filled up to .67."""
     half, fifth = Fraction(1, 2), Fraction(1, 5)
     target, draft = np.array([[3 * fifth, 2 * fifth]]), np.array([[fifth, 4 * fifth]])
-    law, group = spared_row(lay_out(whole(1, target[0, :1] * 0 + 1), target, draft, 2), np.array([half]))
-    assert law.tolist() == [[Fraction(33, 100), Fraction(67, 100)]]
+    row, group = spared_row(lay_out(whole(1, target[0, :1] * 0 + 1), target, draft, 2), np.array([half]))
+    assert row.tolist() == [[Fraction(33, 100), Fraction(67, 100)]]
     assert group.tolist() == [[0, 0]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -61,14 +62,48 @@ def test_stored_without_outputs_and_paired(path: Path) -> None:
     [pytest.param(path, id=path.stem, marks=[pytest.mark.heavy] * (path.stem in HEAVY)) for path in NOTEBOOKS],
 )
 def test_runs(path: Path, tmp_path: Path) -> None:
-    """Without a limit on time: how long a cell takes says something about the machine only."""
-    for package in ("nbmake", "ipykernel", "ipywidgets", "matplotlib"):
+    """Cell by cell in a shell of its own, without a limit on time and without a kernel whose messages may be lost."""
+    for package in ("IPython", "ipywidgets", "matplotlib"):
         pytest.importorskip(package)
-    settings = tmp_path / "pytest.ini"
-    settings.write_text("[pytest]\n")
-    options = ["-q", "-c", str(settings), "-p", "no:xdist", "--nbmake", "--nbmake-timeout=7200"]
-    environment = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
-    command = [sys.executable, "-m", "pytest", *options, str(path)]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
-    assert ended.returncode == 0, ended.stdout[-3000:]
-    assert "1 passed" in ended.stdout
+    ended = run_cells(path, tmp_path)
+    assert ended.returncode == 0, (ended.stdout + ended.stderr)[-3000:]
+    assert "all cells ran" in ended.stdout
+
+
+def test_an_error_in_a_cell_or_in_a_widget_fails(tmp_path: Path) -> None:
+    pytest.importorskip("ipywidgets")
+    for name, source in {
+        "cell": "1 / 0",
+        "widget": "from ipywidgets import interact\ninteract(lambda x: 1 / 0, x=3)",
+    }.items():
+        path = tmp_path / f"{name}.ipynb"
+        path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
+        ended = run_cells(path, tmp_path)
+        assert ended.returncode != 0
+        assert "ZeroDivisionError" in ended.stdout + ended.stderr
+
+
+SHELL = """
+import json, sys
+import matplotlib
+matplotlib.use("Agg")
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+failures = []
+show = shell.showtraceback
+shell.showtraceback = lambda *args, **kwargs: (failures.append(sys.exc_info()), show(*args, **kwargs))
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        shell.run_cell("".join(cell["source"])).raise_error()
+        if failures:
+            sys.exit("an error was shown in a cell")
+print("all cells ran")
+"""
+
+
+def run_cells(path: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The code cells of a notebook, one after the other; a traceback that a widget only shows counts as an error."""
+    environment = os.environ | {"PYTHONPATH": str(FOLDER.parent), "IPYTHONDIR": str(folder)}
+    command = [sys.executable, "-c", SHELL, str(path)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)

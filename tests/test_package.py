@@ -136,9 +136,9 @@ def test_extras() -> None:
         "plot": {"matplotlib"},
         "decode": {"torch", "transformers", "accelerate", "safetensors", "datasets", "numba"},
         "parallel": {"joblib", "dask"},
-        "notebooks": {"jupyter", "jupytext", "nbmake"},
+        "notebooks": {"jupyter", "jupytext"},
         "smollm": {"gguf"},
-        "dev": {"pytest", "hypothesis", "pytest-benchmark", "pytest-xdist", "ruff", "mypy"},
+        "dev": {"pytest", "hypothesis", "pytest-benchmark", "pytest-xdist", "filelock", "ruff", "mypy"},
         "all": {"lpverify"},
     }
     everything = PYPROJECT["project"]["optional-dependencies"]["all"][0]
