@@ -44,12 +44,12 @@ def namespace(array: Any) -> Any:
 
 def zeros(shape: int | tuple[int, ...], like: Array) -> Array:
     """Zeros in the arithmetic of ``like``."""
-    return np.full(shape, Fraction(0), dtype=object) if is_exact(like) else np.zeros(shape)
+    return np.full(shape, zero(like))
 
 
 def ones(shape: int | tuple[int, ...], like: Array) -> Array:
     """Ones in the arithmetic of ``like``."""
-    return np.full(shape, Fraction(1), dtype=object) if is_exact(like) else np.ones(shape)
+    return np.full(shape, one(like))
 
 
 def divide(numerator: Array, denominator: Array, *, where_zero: Any) -> Array:
@@ -62,31 +62,19 @@ def divide(numerator: Array, denominator: Array, *, where_zero: Any) -> Array:
     return quotient
 
 
-def sums_before(array: Array, axis: int = -1) -> Array:
-    """Sum of the entries before each one along ``axis``; `sums_after` of those after it, added from the far end.
+def sums_before(array: Array) -> Array:
+    """Sum of the entries before each one in its row; `sums_after` of those after it, added from the far end.
 
     >>> sums_before(np.array([1.0, 2.0, 4.0])).tolist(), sums_after(np.array([1.0, 2.0, 4.0])).tolist()
     ([0.0, 1.0, 3.0], [6.0, 4.0, 0.0])
     """
-    sums = np.cumsum(array, axis=axis)
-    start = (slice(None),) * (axis % array.ndim)
-    shifted: Array = np.concatenate([zeros_like(sums[(*start, slice(0, 1))]), sums[(*start, slice(0, -1))]], axis=axis)
-    return shifted
+    sums = np.cumsum(array, axis=-1)
+    return np.concatenate([zeros(sums[..., :1].shape, sums), sums[..., :-1]], axis=-1)
 
 
-def sums_after(array: Array, axis: int = -1) -> Array:
+def sums_after(array: Array) -> Array:
     """Mirror image of `sums_before`."""
-    return np.flip(sums_before(np.flip(array, axis=axis), axis), axis=axis)
-
-
-def zeros_like(array: Array) -> Array:
-    """Zeros of the same shape and arithmetic."""
-    return zeros(tuple(array.shape), array)
-
-
-def ignoring_overflow() -> Any:
-    """Context in which a quotient beyond the largest double is infinity without a warning."""
-    return np.errstate(over="ignore")
+    return sums_before(array[..., ::-1])[..., ::-1]
 
 
 def total(levels: Sequence[Array]) -> Any:
@@ -101,17 +89,16 @@ def as_float(array: Array) -> npt.NDArray[np.float64]:
 
 def as_fractions(array: Array) -> Array:
     """An object array of the exact rational values that the floats have."""
-    if is_exact(array):
-        return array
-    fractions: Array = np.vectorize(Fraction, otypes=[object])(array)
-    return fractions
+    return array if is_exact(array) else np.vectorize(Fraction, otypes=[object])(array)
 
 
 def accumulate(index: npt.NDArray[np.int64], values: Array, size: int) -> Array:
     """``result[i] = sum of values[e] over index[e] == i``, i < ``size``."""
-    if is_exact(values):
-        return add_rows(index, values, size)
-    return np.bincount(index, weights=values, minlength=size)
+    if not is_exact(values):
+        return np.bincount(index, weights=values, minlength=size)
+    sums = zeros(size, values)
+    np.add.at(sums, index, values)
+    return sums
 
 
 def take_in_rows(values: Array, index: Any) -> Array:
@@ -135,13 +122,6 @@ def inverse_in_rows(order: Any) -> Any:
 def accumulate_rows(index: Any, values: Array, size: int) -> Array:
     """`accumulate` in every row: ``index`` and ``values`` (R, n) to (R, size)."""
     return accumulate(_flat(index, size).reshape(-1), values.reshape(-1), len(values) * size).reshape(-1, size)
-
-
-def add_rows(index: Any, values: Array, count: int) -> Array:
-    """``result[i] = sum of values[e] over index[e] == i``, i < ``count``: `accumulate` of arrays (E, ...)."""
-    sums = zeros((count, *values.shape[1:]), values)
-    np.add.at(sums, index, values)
-    return sums
 
 
 def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:

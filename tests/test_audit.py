@@ -28,7 +28,7 @@ from lpverify.core.problem import VerifyProblem
 from lpverify.errors import InputError, SizeError
 from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier
 from lpverify.verifiers.block import block_verification
-from lpverify.verifiers.residual import weight_after
+from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.rows import rows_of
 
 SHORT = ["one step", "coin", "tree of 3 K=2", "target lacks a token", "equal to the last bit"]
@@ -182,7 +182,7 @@ def test_claims_about_the_order_of_paths_are_not_believed(choose: Any, lossless:
         edges = rows.observe()
         weight = view.target[:, 0] * 0 + 1
         for above, node in zip(view.node_of[path], view.node_of[path][1:], strict=False):
-            weight[node] = weight_after(weight[above], edges.target_edge[node - 1], edges.draft_edge[node - 1])
+            weight[node] = acceptance(weight[above] * edges.target_edge[node - 1], edges.draft_edge[node - 1])
         return block_verification(rows, weight, [path], weight[:1])
 
     claims = Verifier("claims", law, path_order=False, first_path_only=True)

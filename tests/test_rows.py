@@ -26,7 +26,7 @@ from lpverify.verifiers.token_buckets import FINE, children_of, in_blocks
 
 BLOCKS = 16
 SHAPES = [(3, 4, 3), (40, 3, 4), (1500, 4, 5)]
-"""(V, K, L); above 1,024 tokens the order by p/q is that of integer keys."""
+"""(V, K, L)."""
 
 
 def drafted_tree(vocab_size: int, paths: int, depth: int, seed: int) -> DraftTree:

@@ -1,7 +1,6 @@
 """What a draft distribution is: it samples drafted trees, enumerates them, and knows its coverage (theory 9).
 
-Everything that a verifier, a linear program or an exact evaluation needs to know of the draft is asked here, so that
-another way of drafting is another file beside `lpverify.drafting.iid_paths`. Draft distributions depend on the draft
+Another way of drafting is another file beside `lpverify.drafting.iid_paths`. Draft distributions depend on the draft
 rows only, never on the target.
 """
 
@@ -27,10 +26,10 @@ class Uniforms(Protocol):
 
 @dataclass(frozen=True)
 class Draft:
-    """Drafted paths and the probability of drawing them."""
+    """Drafted paths and the probability of drawing them, a float or Fraction."""
 
     paths: tuple[Prefix, ...]
-    probability: Any  # float or Fraction
+    probability: Any
 
 
 class DraftDistribution(ABC):
@@ -39,7 +38,7 @@ class DraftDistribution(ABC):
     @property
     @abstractmethod
     def spec(self) -> str:
-        """How it is written on the command line, such as ``iid:4``."""
+        """A short name, such as ``iid:4``."""
 
     @abstractmethod
     def sample(self, pair: ModelPair, generator: Uniforms) -> DraftTree:
@@ -47,10 +46,7 @@ class DraftDistribution(ABC):
 
     @abstractmethod
     def enumerate(self, pair: ModelPair, *, ordered: bool = True) -> Iterator[Draft]:
-        """All drafts of positive probability, which sum to 1.
-
-        ``ordered``: tell drafts apart that differ in the order of their paths. There are `count` of them.
-        """
+        """All drafts of positive probability, which sum to 1; ``ordered``: drafts differ by the order of paths too."""
 
     @abstractmethod
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
@@ -58,15 +54,8 @@ class DraftDistribution(ABC):
 
     @abstractmethod
     def coverage(self, pair: ModelPair, nodes: Sequence[Prefix]) -> Any:
-        """C(A) = Pr(the drafted tree contains one of ``nodes``), none of which may be a prefix of another.
-
-        Returns:
-            A probability, in the arithmetic of ``pair``.
-        """
+        """C(A) = Pr(the drafted tree contains one of ``nodes``), none of which may be a prefix of another."""
 
     @abstractmethod
     def expected_nodes(self, pair: ModelPair) -> Any:
-        """Expected number of distinct nodes of the drafted tree, the root not counted: what the target has to score.
-
-        Draft distributions are compared at equal expected nodes, never at an equal number of paths.
-        """
+        """Expected number of distinct nodes of the drafted tree, the root not counted: what the target has to score."""

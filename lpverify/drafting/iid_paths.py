@@ -3,9 +3,6 @@
 A set A of nodes, none a prefix of another, is hit by one of the K paths with probability
 
     C(A) = phi(Q(A)),     phi(s) = 1 - (1 - s)^K,     Q(A) the sum of the path probabilities of A.
-
-Drafts are enumerated as ordered tuples of leaves, or as multisets where the order does not matter; leaves of draft
-probability 0 are left out. Paths are tuples of tokens in the order of `lpverify.core.prefix_tree`.
 """
 
 from __future__ import annotations
@@ -32,10 +29,8 @@ class IidPaths(DraftDistribution):
     """``num_paths`` i.i.d. paths of the depth of the pair.
 
     >>> from lpverify.core.families import dirichlet
-    >>> pair = dirichlet(2, 1, seed=0)
-    >>> draft = IidPaths(2)
-    >>> draft.spec, draft.count(pair), draft.count(pair, ordered=False)
-    ('iid:2', 4, 3)
+    >>> IidPaths(2).spec, IidPaths(2).count(dirichlet(2, 1, seed=0))
+    ('iid:2', 4)
     """
 
     num_paths: int
@@ -78,9 +73,7 @@ class IidPaths(DraftDistribution):
 def phi(mass: Any, num_paths: int) -> Any:
     """Probability ``1 - (1 - mass)^K`` that one of K paths passes through a set of nodes.
 
-    Args:
-        mass: draft mass of the set, in [0, 1]; a number or an array. Exact for Fraction, else accurate for tiny masses.
-        num_paths: K.
+    ``mass`` is the draft mass of the set, a number or an array. Exact for Fraction, else accurate for tiny masses.
 
     >>> float(phi(1e-9, 4))
     3.999999994e-09
@@ -92,15 +85,10 @@ def phi(mass: Any, num_paths: int) -> Any:
 
 
 def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[np.int64], Array]:
-    """All results of K i.i.d. draws, as ordered tuples or as multisets, with their probabilities.
+    """All results of K i.i.d. draws and their probabilities, (T, K) and (T,).
 
-    Args:
-        masses: probability of each outcome, (n,), float64 or Fraction; outcomes of probability 0 are left out.
-        num_paths: K.
-        ordered: list ordered tuples, of probability prod q; else multisets (ascending), K! / prod m! times that.
-
-    Returns:
-        Outcomes drawn (T, K) and probabilities (T,).
+    ``masses`` (n,) are the outcomes' probabilities, float64 or Fraction; outcomes of probability 0 are left out.
+    ``ordered`` tuples have probability prod q, multisets (ascending) K! / prod m! times that.
 
     >>> drawn, probability = draws(np.array([0.5, 0.5]), 2, ordered=False)
     >>> drawn.tolist(), probability.tolist()
@@ -121,9 +109,5 @@ def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[
 
 
 def count_draws(outcomes: int, num_paths: int, *, ordered: bool) -> int:
-    """Number of results of K draws from so many outcomes: ordered tuples, or multisets.
-
-    >>> count_draws(9, 3, ordered=True), count_draws(9, 3, ordered=False)
-    (729, 165)
-    """
+    """Number of results of K draws from so many outcomes: ordered tuples, or multisets."""
     return int(outcomes**num_paths) if ordered else comb(outcomes + num_paths - 1, num_paths)

@@ -1,9 +1,7 @@
 """What a verifier is: a deterministic map from a drafted tree to a stop distribution.
 
-A verifier looks at one `DraftTree` and says for every drafted node the probability of stopping there (the drafted
-tokens up to the node are accepted), and for a node the distribution of the one token emitted after it. No randomness,
-no state: the same object is summed over all drafts (`lpverify.exact`), sampled (`lpverify.verifiers.sample`) and
-averaged (`StopDistribution.expected`).
+No randomness, no state: the same object is summed over all drafts (`lpverify.exact`), sampled
+(`lpverify.verifiers.sample`) and averaged (`StopDistribution.expected`).
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from lpverify.numerics import Array, namespace
 class StopDistribution:
     """The distribution of (stop node, next token) given a drafted tree.
 
-    * ``stop`` (n,): probability of stopping at each node of ``tree``; sums to 1 as far as the rows do. A numpy array
-      where the rows are in host memory, else a tensor on their device.
+    * ``stop`` (n,): probability of stopping at each node of ``tree``, the tokens up to it being accepted; sums to 1 as
+      far as the rows do. A numpy array where the rows are in host memory, else a tensor on their device.
     * ``rows``: node -> (V,), the distribution of the next token when stopping there; called only for nodes asked for.
       The node is an int, or an integer tensor on the device of the rows, which causes no synchronisation.
     """
@@ -41,47 +39,41 @@ class StopDistribution:
         return self.rows(node)
 
     def expected(self, values: Any) -> Any:
-        """sum over nodes of stop(c) value(c), for ``values`` (n,) on the host; where ``stop`` is, unsynchronised.
-
-        With values |c| it is the expected number of accepted drafted tokens given the tree (theory 8). Averaged over
-        drafted trees that is an unbiased estimate of block efficiency - 1, of lower variance than sampled lengths.
-        """
-        if isinstance(self.stop, np.ndarray):
-            return (self.stop * np.asarray(values)).sum()
-        xp = namespace(self.stop)
-        return (self.stop * xp.asarray(values, dtype=self.stop.dtype, device=self.stop.device)).sum()
+        """sum over nodes of stop(c) value(c), for ``values`` (n,) on the host; where ``stop`` is, unsynchronised."""
+        if not isinstance(self.stop, np.ndarray):
+            values = namespace(self.stop).asarray(values, dtype=self.stop.dtype, device=self.stop.device)
+        return (self.stop * values).sum()
 
 
 def expected_accepted(distribution: StopDistribution) -> Any:
-    """Expected number of accepted drafted tokens given the tree, sum over nodes of stop(c) |c| (theory 8)."""
+    """Expected number of accepted drafted tokens given the tree, sum over nodes of stop(c) |c| (theory 8).
+
+    Averaged over drafted trees it estimates block efficiency - 1 without bias, at lower variance than sampled lengths.
+    """
     return distribution.expected(distribution.tree.depth)
 
 
 class NodeRule(Protocol):
-    """How top-down tree verification chooses one token at a node, given the tokens drafted there."""
+    """How top-down tree verification chooses one token y at a node, given the tokens drafted there.
+
+    Averaged over k i.i.d. draws of the draft, y has the target row's distribution.
+    """
 
     def conditional(self, drafted: Any) -> Array:
-        """Distribution of the chosen token y for each row of ``drafted``: integers (T, k) -> a new array (T, V).
-
-        Averaged over k i.i.d. draws of the draft it is the target row.
-        """
+        """Distribution of y for each row of ``drafted``: integers (T, k) -> a new array (T, V)."""
 
 
 @dataclass(frozen=True)
 class Verifier:
     """A named verification algorithm; call it with a `DraftTree` to get its `StopDistribution`.
 
-    What other rooms need to know about an algorithm is a field here, never a question of its name or identity.
+    What others need to know about an algorithm is a field here, never a question of its name or identity.
 
-    * ``name``: as in `lpverify.verifiers.VERIFIERS`.
-    * ``stop_distribution``: `DraftTree` -> `StopDistribution`.
     * ``help``: one line for tables and help texts. ``source``: paper and algorithm number, or "this project".
     * ``needs``: what of the draft it relies on. "any tree": nothing but the tokens. "a path": the first path, drawn
       token by token from the draft rows. "independent children": the paths at a node continue with i.i.d. draws from
       its draft row. "independent paths": all of them do, down to the leaves, and paths end only at leaves.
-    * ``path_order``: the result depends on the order of the paths; exact evaluation sums over multisets where it is
-      False.
-    * ``first_path_only``: paths other than the first are ignored.
+    * ``path_order``: the result depends on the order of the paths. ``first_path_only``: the others are ignored.
     * ``node_rule``: of top-down tree verifiers, (target row, draft row, k) -> `NodeRule`, from which exact evaluation
       recurses on (node, k) instead of enumerating drafts. ``leaf_to_root``: of Traversal, with the same use.
     * ``closed_form``: how the prefix acceptance probability f goes down the tree, where there is a formula:

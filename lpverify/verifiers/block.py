@@ -4,8 +4,7 @@ On a path x_1..x_L with weights w_i = min(1, w_{i-1} p(x_i|.) / q(x_i|.)) accept
 
     U_i < h_i,   h_i = R_i / (R_i + 1 - w_i) for i < L,   h_L = w_L,   R_i = sum_y max(w_i p(y|.) - q(y|.), 0),
 
-passes (0 if none), and emit from p after L tokens, else from max(w_i p - q, 0) normalised. The expected accepted
-length is the optimum over all valid single-path rules, off-path information included. With K > 1 the first path is
+passes (0 if none), and emit from p after L tokens, else from max(w_i p - q, 0) normalised. With K > 1 the first path is
 verified. The same rule verifies a path that was selected among several, with the rows q* of the selected path in the
 place of q: see `lpverify.verifiers.rank_selection`.
 
@@ -19,21 +18,17 @@ from typing import Any
 import numpy as np
 
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, one, zeros
+from lpverify.numerics import Array, divide, one, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
-from lpverify.verifiers.residual import test_probability, weight_after
+from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.rows import HostRows, ResidualRows, rows_of
 
 
 def block_verification(rows: HostRows, weight: Array, paths: Any, chance: Array, skew: Any = None) -> StopDistribution:
-    """Block verification of one drafted path, which is path ``paths[i]`` with probability ``chance[i]``.
+    """Block verification of one drafted path, which is path ``paths[i]`` with probability ``chance[i]``, (r,) each.
 
-    Weights and tests belong to nodes, whichever path is verified, so they are computed once.
-
-    Args:
-        weight: (n,) w of the nodes of those paths, on the host; 1 at the root, whose test always passes.
-        paths: (r,) different drafted paths, integers. ``chance``: (r,) on the host, sums to 1.
-        skew: q*/q as from `HostRows.skew`; None: q* = q.
+    ``weight`` (n,) is w of the nodes of those paths, on the host; 1 at the root, whose test always passes. Weights and
+    tests belong to nodes, whichever path is verified. ``skew``: q*/q as from `HostRows.skew`; None: q* = q.
     """
     tree, xp = rows.tree, rows.xp
     possible = np.flatnonzero(chance != 0)
@@ -51,7 +46,8 @@ def block_verification(rows: HostRows, weight: Array, paths: Any, chance: Array,
     )
     w_tested = rows.take(w, tested_there)
     excess = rows.excess(tested, w_tested, None, skew)
-    tests = xp.concat([w, test_probability(excess, w_tested)])  # at a leaf the test is the weight
+    passing = divide(excess, excess + (1 - w_tested), where_zero=one(w_tested))
+    tests = xp.concat([w, passing])  # at a leaf the test is the weight
     passes = xp.reshape(rows.take(tests, place), nodes.shape)
     if not used.all():
         passes = passes * rows.upload(used * one(weight))
@@ -70,7 +66,7 @@ def verify_first_path(tree: DraftTree) -> StopDistribution:
     weight[0] = one(weight)
     nodes = tree.node_of[0, : tree.lengths[0] + 1].tolist()
     for above, node in zip(nodes, nodes[1:], strict=False):
-        weight[node] = weight_after(weight[above], edges.target_edge[node - 1], edges.draft_edge[node - 1])
+        weight[node] = acceptance(weight[above] * edges.target_edge[node - 1], edges.draft_edge[node - 1])
     return block_verification(rows, weight, [0], weight[:1])
 
 

@@ -1,8 +1,8 @@
 """Rows of a drafted tree as tensors: the one file of the verifiers that knows torch (theory 11).
 
-Tensors in host memory are shared with numpy. Tensors on a device stay there: `DeviceRows.observe` copies a few numbers
-a node to the host, one synchronisation; everything after it is computed on the device, and `lpverify.verifiers.sample`
-brings the result to the host, the other. No operation has a shape that depends on the data.
+Tensors in host memory are shared with numpy. Tensors on a device stay there: `DeviceRows.observe` is one
+synchronisation, drawing the result the other. No operation has a shape that depends on the data. Methods without a
+docstring are explained at `HostRows`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,16 @@ import numpy as np
 import torch
 
 from lpverify.core.draft_tree import DraftTree
-from lpverify.verifiers.rows import HostRows, Observation, checked
+from lpverify.verifiers.rows import HostRows, Observation
 from lpverify.verifiers.token_buckets import BITS, FINE, LOWEST, cut
 
 
-def rows_of(tree: DraftTree) -> HostRows:
-    """The rows of a tree of tensors: shared with numpy in host memory, else on their device."""
-    if str(tree.target.device) == "cpu":
-        return HostRows(on_host(tree))
-    return DeviceRows(tree)
-
-
-def on_host(tree: DraftTree) -> DraftTree:
-    """The tree with float64 numpy rows, sharing memory where they are in host memory and float64 already."""
+def rows_of(tree: DraftTree, *, host: bool) -> HostRows:
+    """The rows of a tree of tensors: on their device, unless that is the host or ``host``; float64 ones are shared."""
+    if not host and str(tree.target.device) != "cpu":
+        return DeviceRows(tree)
     target, draft = (rows.detach().double().cpu().numpy() for rows in (tree.target, tree.draft))
-    return replace(tree, target=target, draft=draft)
+    return HostRows(replace(tree, target=target, draft=draft))
 
 
 class DeviceRows(HostRows):
@@ -71,9 +66,8 @@ class DeviceRows(HostRows):
         edges, size = len(tokens), self.tree.size
         parts = [target_edge, draft_edge, self.target[:, 0]]
         if split_rows is None:
-            flat = torch.cat(parts).cpu().numpy()
-            p, q, first = np.split(flat, [edges, 2 * edges])
-            return checked(Observation(p, q, first_entries=first))
+            p, q, first = np.split(torch.cat(parts).cpu().numpy(), [edges, 2 * edges])
+            return Observation(p, q).checked(first)
         every = len(split_rows) == len(self.draft)
         target = self.target.index_select(0, self.upload(self.tree.inner_nodes[split_rows]))
         draft = self.draft if every else self.draft.index_select(0, self.upload(split_rows))
@@ -84,12 +78,11 @@ class DeviceRows(HostRows):
         parts += [mass.reshape(-1) for mass in masses]
         if child is not None:
             parts.append(child.double())
-        flat = torch.cat(parts).cpu().numpy()
         sizes = [edges, edges, size, masses[0].numel(), masses[1].numel()]
-        p, q, first, target, draft, of = np.split(flat, np.cumsum(sizes))
+        p, q, first, target, draft, of = np.split(torch.cat(parts).cpu().numpy(), np.cumsum(sizes))
         child = of.astype(np.int64) if len(of) else tokens if every else None
-        rows_split = len(split_rows)
-        return checked(Observation(p, q, target.reshape(rows_split, -1), draft.reshape(rows_split, -1), child, first))
+        target, draft = (mass.reshape(len(split_rows), -1) for mass in (target, draft))
+        return Observation(p, q, target, draft, child).checked(first)
 
     def _merge(self, target: Any, draft: Any, limit: int) -> tuple[Any, Any]:
         """Put tokens into bins and bins into buckets, as `token_buckets.children_of` does; bucket masses p and q."""
@@ -129,7 +122,7 @@ class DeviceRows(HostRows):
         return target - draft if b is None else target.addcmul(draft, b[:, None], value=-1)
 
     def _at(self, node: Any) -> tuple[Any, Any, Any]:
-        """A node, an int or a tensor on the device, there, (1,); its draft row, 0 at a leaf; 1.0, or 0.0 at a leaf."""
+        """A node, an int or a tensor on the device, there (1,); its draft row, 0 at a leaf; 1.0, or 0.0 at a leaf."""
         if self._lookup is None:
             row = self.tree.draft_row
             self._lookup = self.upload(np.stack([np.maximum(row, 0), row >= 0], axis=1))
@@ -145,23 +138,16 @@ class DeviceRows(HostRows):
         a, b = (None if scale is None else scale.index_select(0, nodes) for scale in (target_scale, draft_scale))
         return self._differences(nodes, rows, a, inner if b is None else b * inner, skew)[0]
 
-    def floor_of(self, node: Any, scale: Any) -> Any:
-        nodes, _, _ = self._at(node)
-        return (self.target.index_select(0, nodes) * scale.index_select(0, nodes)[:, None])[0]
-
-    def target_row(self, node: Any) -> Any:
-        return self.target.index_select(0, self._at(node)[0])[0]
+    def at(self, values: Any, node: Any) -> Any:
+        return values.index_select(0, self._at(node)[0])[0]
 
     def add_up(self, index: Any, values: Any, size: int) -> Any:
         return values.new_zeros(size).scatter_add(0, index, values)
 
     def without_children(self, node: Any, row: Any) -> Any:
-        tree = self.tree
-        children = [tree.token[tree.parent == parent] for parent in range(tree.size)]
+        children = [self.tree.token[self.tree.parent == parent] for parent in range(self.tree.size)]
         most = max(map(len, children))
-        table = np.zeros((tree.size, most), dtype=np.int64)  # missing entries repeat the first child
-        for parent, tokens in enumerate(children):
-            table[parent] = np.resize(tokens, most) if len(tokens) else 0
         nodes, _, inner = self._at(node)
+        table = np.stack([np.resize(tokens, most) for tokens in children])  # repeats children; 0 at a leaf
         tokens = self.upload(table).index_select(0, nodes)[0]
         return row.scatter(0, tokens, row.gather(0, tokens) * (1 - inner))

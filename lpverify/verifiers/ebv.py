@@ -1,29 +1,12 @@
 """EBV, entropic block verification: the least skew that loses nothing, and ranks spread as evenly as it allows.
 
-EBV changes two things of PBV (theory 5.2), whose row q* = r p is best for every concave value of q*/p that all children
-share. Theory 5.4 derives both.
+The row, the coupling T_xu of children x and cells u, and its rounding to the exact marginals are those of theory 5.4:
+where a child gets more than its w p can use, w = f/Q*, half of the excess is given back, and among the couplings with
+that row the one of largest entropy is used. Newton's method for it starts near the solution and ends with a linearised
+step, which meets the constraints; the split is lossless to the last bit for any table. Where a table misses the row by
+too much, PBV's pooling is used if it comes nearer.
 
-*Row.* In the groups of slope r <= w = f/Q* all coverage is used. The children of the other groups get more than their
-prefix acceptance probability w p can use, and skewing them only narrows the ranks of their own children. Their row is
-
-    q*(x|c) = max(b_x, kappa q(x|c)),     b_x = (w p(x|c) + r p(x|c)) / 2,
-
-which gives half of the excess back; kappa >= 0 keeps the sum. It is flatter than r p, so coverage allows it.
-
-*Coupling.* The node's measure is cut into cells u of mass mu_u and mean phi'_u of phi'. There are many ways to give the
-cells of a group to its children x with masses q_x and means q*_x / q_x. PBV pools; EBV aims at the largest entropy,
-
-    minimise  sum_{x,u} T_xu log(T_xu / (q_x mu_u))
-    s.t.      sum_x T_xu = mu_u,    sum_u T_xu = q_x,    sum_u phi'_u T_xu = q*_x.
-
-The solution is T_xu = q_x mu_u exp(a_x + g_x phi'_u - c_u). Newton's method starts near it and ends with a linearised
-step, which meets the constraints. The table is then rounded to the exact marginals (Altschuler, Weed and Rigollet,
-arXiv 1705.09634) in the arithmetic of the rows, so the split is lossless to the last bit for any table. Where a table
-misses the row by too much, PBV's pooling is used if it comes nearer.
-
-EBV needs the rows of drafted nodes and w only.
-
-Source: this project; ``experiments/beat_pbv.py`` compares it with the alternatives.
+EBV needs the rows of drafted nodes and w only. ``experiments/beat_pbv.py`` compares it with the alternatives.
 """
 
 from __future__ import annotations
@@ -36,60 +19,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lpverify.numerics import (
-    Array,
-    as_float,
-    as_fractions,
-    divide,
-    ignoring_overflow,
-    is_exact,
-    one,
-    take_in_rows,
-    zero,
-    zeros,
-)
+from lpverify.numerics import Array, as_float, as_fractions, divide, is_exact, one, take_in_rows, zero, zeros
 from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.pbv import INFINITE, LARGEST_MEAN, minorant_groups, pooling, segments
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
-from lpverify.verifiers.rank_selection import SelectedPath
-from lpverify.verifiers.splits import ROUNDING, Ints, Layout, Split, lay_out
+from lpverify.verifiers.rank_selection import selecting_verifier
+from lpverify.verifiers.splits import ROUNDING, Ints, Layout, Split, lay_out, ranges
 from lpverify.verifiers.token_buckets import BUCKETS
 
-FINEST = 16
-"""Pieces of a measure are cut until none has more than 1/FINEST of its mass."""
-
-ENTRIES, FEWEST_CELLS, MOST_CELLS = 512, 16, 32
-"""A node of V children has ENTRIES // V cells in a group, but not fewer or more than these; neighbours share a cell."""
-
-START_STEPS = 2
-"""Steps towards the needed means, for each child by itself, before Newton's method begins."""
-
-STEPS, PATIENCE = 32, 3
-"""Newton's method stops after this many steps, or this many that do not reduce the negative entries by a tenth."""
-
-SMALLEST = 1e-300
-"""Cells of less mass do not take part in a Newton step."""
-
-CLIPPED = 1e-9
-"""Newton's method ends with a linearised step whose negative entries sum to at most this fraction of the group."""
-
+FINEST = 16  # pieces of a measure are cut until none has more than 1/FINEST of its mass
+ENTRIES, FEWEST_CELLS, MOST_CELLS = 512, 16, 32  # a node of V children has ENTRIES // V cells in a group, within bounds
+START_STEPS = 2  # towards the needed means, for each child by itself, before Newton's method begins
+STEPS, PATIENCE = 32, 3  # Newton's method stops after so many, or so many that hardly reduce the negative entries
+SMALLEST = 1e-300  # cells of less mass do not take part in a Newton step
+CLIPPED = 1e-9  # the last Newton step's negative entries sum to at most this fraction of the group
+# Error of the row, relative to the group, from which on pooling is tried; the latter where atoms share cells: then no
+# table may meet the row exactly, and evenly spread ranks are worth more than a small error.
 MISSED, MISSED_IF_SHARED = 1e-9, 1e-2
-"""Error of the row, relative to the group, from which on pooling is tried; the latter where atoms share cells.
-
-Then no table may meet the row exactly, and the evenly spread ranks are worth more than a small error.
-"""
 
 Floats = npt.NDArray[np.float64]
 
-WantedRow = Callable[[Layout, Array], tuple[Array, Ints]]
-"""(layout, weights f/Q*) -> wanted row and groups, as `spared_row`."""
-
-Coupling = Callable[[Floats, Floats, Floats, Floats], Floats]
-"""(mu, phi, q, wanted) -> T, as `coupling`."""
+WantedRow = Callable[[Layout, Array], tuple[Array, Ints]]  # as `spared_row`
+Coupling = Callable[[Floats, Floats, Floats, Floats], Floats]  # as `coupling`
 
 
 def entropic_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
-    """The split of EBV. Arguments: `lpverify.verifiers.splits.SplitRule`.
+    """The split of EBV, a `SplitRule`.
 
     >>> from lpverify.verifiers.rank_measure import whole
     >>> rows = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
@@ -110,10 +65,7 @@ def coupled_split(
 ) -> Split:
     """The split that couples the children of every group with its cells.
 
-    Args:
-        measure, target, draft, weight, num_paths: as `lpverify.verifiers.splits.SplitRule`.
-        wanted_row: the rows q* to aim at, and the groups.
-        couple: the coupling of a batch of groups; its tables are rounded to the marginals.
+    ``wanted_row`` gives the rows q* to aim at and the groups, ``couple`` tables, which are rounded to the marginals.
     """
     layout = lay_out(refined(measure), target, draft, num_paths)
     row, group = wanted_row(layout, weight)
@@ -124,20 +76,16 @@ def coupled_split(
         rows = np.asarray(rows)
         child = rows * row.shape[1] + layout.place[rows, tokens]
         number = groups.number[child]
-        drafted = layout.draft.reshape(-1)[child] > 0
-        first = np.where(drafted, groups.first_part[number], groups.first_part_of_row[rows])
-        last = np.where(drafted, groups.first_part[number + 1], groups.first_part_of_row[rows + 1])
-        index, inside = _ranges(first, last)
+        index, inside = ranges(groups.first_part[number], groups.first_part[number + 1])
         mass = groups.mass[index] * inside
         problem = groups.problem[number]
-        shared = (drafted & (problem >= 0)).nonzero()[0]
+        shared = (problem >= 0).nonzero()[0]
         cell = (groups.cell[index[shared]] - groups.first_cell[number[shared]][:, None]) * inside[shared]
         position = child[shared] - groups.first_child[number[shared]]
         mass[shared] *= shares[problem[shared][:, None], position[:, None], cell]
+        # A child that is never drafted, or whose share is below the smallest double, gets the measure of its group.
+        mass = np.where((mass > 0).any(axis=-1, keepdims=True), mass, groups.mass[index] * inside)
         total = mass.sum(axis=-1, keepdims=True)
-        if not total.all():  # a share below the smallest double: the child gets the measure of its group
-            mass = np.where(total == 0, groups.mass[index] * inside, mass)
-            total = mass.sum(axis=-1, keepdims=True)
         return rescaled(groups.above[index], groups.width[index], mass / total, layout.measure.scale[rows])
 
     return Split(layout.by_token(q_star), layout.place, children)
@@ -163,16 +111,10 @@ def refined(measure: RankMeasure) -> RankMeasure:
 
 
 def spared_row(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -> tuple[Array, Ints]:
-    """The row q* of the module docstring.
+    """The row q* (R, V) of theory 5.4, in the order of the children, for ``weight`` (R,) w = f/Q*.
 
-    Args:
-        layout: children of R nodes.
-        weight: (R,) w = f/Q*.
-        back: fraction of the excess over w p that is given back, > 0.
-
-    Returns:
-        The row (R, V) in the order of the children, and the first child of every child's group, (R, V): those of
-        `minorant_groups` where r <= w, and one group of all others.
+    Also the first child of every child's group, (R, V): those of `minorant_groups` where r <= w, and one group of all
+    others. ``back`` > 0 is the fraction of the excess over w p that is given back.
 
     >>> from lpverify.verifiers.rank_measure import whole
     >>> rows = np.array([[0.6, 0.4]]), np.array([[0.2, 0.8]])
@@ -191,9 +133,9 @@ def spared_row(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -
     excess = np.maximum(full - budget, nothing) * spare * (back if exact else float(back))
     floor = full - excess
     # kappa if the children from here on were at kappa q, and those before at their floors
-    mass = _sums_from(q * spare)
-    with ignoring_overflow():
-        level = (_sums_from(full * spare) + (excess.cumsum(axis=-1) - excess)) / (mass + (mass == 0))
+    mass, rest = ((values * spare)[:, ::-1].cumsum(axis=-1)[:, ::-1] for values in (q, full))
+    with np.errstate(over="ignore"):
+        level = (rest + (excess.cumsum(axis=-1) - excess)) / (mass + (mass == 0))
     if not exact:
         level = np.minimum(level, LARGEST_MEAN)
     enough = spare & drafted & (floor <= level * q)
@@ -202,19 +144,6 @@ def spared_row(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -
     row = np.where(spare & (np.arange(size) >= first), kappa * q, floor)
     first_spare = np.where(spare.any(axis=-1), spare.argmax(axis=-1), size)[:, None]
     return row, np.where(spare, first_spare, group)
-
-
-def _sums_from(values: Array) -> Array:
-    """Sums from every entry to the end of its row."""
-    sums: Array = values[:, ::-1].cumsum(axis=-1)[:, ::-1]
-    return sums
-
-
-def _ranges(first: Ints, end: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """Integers first[e] .. end[e]-1 as rows of a table, padded with first[e], and which of them are not padding."""
-    index = first[:, None] + np.arange((end - first).max(initial=1))
-    inside = index < end[:, None]
-    return np.where(inside, index, first[:, None]), inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +155,7 @@ class Groups:
     * ``atom_mass``, ``atom_moment``, ``atom_child``, ``atom_cell`` (N,): mass, integral of phi', child and cell of the
       atoms. ``first_atom`` (G + 1,): bounds.
     * ``above``, ``width``, ``mass``, ``cell``: neighbouring atoms in the same piece and cell, taken together: the parts
-      of which the measures of children are made. ``first_part_of_row`` (R + 1,): bounds.
+      of which the measures of children are made.
     """
 
     number: Ints
@@ -234,7 +163,6 @@ class Groups:
     first_cell: Ints
     first_atom: Ints
     first_part: Ints
-    first_part_of_row: Ints
     problem: Ints
     atom_mass: Array
     atom_moment: Array
@@ -252,8 +180,7 @@ class Groups:
         first_child, number = segments(group)
         number = number.reshape(-1)
         used = atoms.mass.reshape(-1).nonzero()[0]
-        row = used // atoms.mass.shape[1]
-        child = atoms.owner.reshape(-1)[used] + row * size
+        child = atoms.owner.reshape(-1)[used] + used // atoms.mass.shape[1] * size
         mass = atoms.mass.reshape(-1)[used]
         of_group = number[child]
         first_atom = np.searchsorted(of_group, np.arange(len(first_child) + 1))
@@ -275,7 +202,6 @@ class Groups:
             first_cell,
             first_atom,
             np.searchsorted(of_group[part], np.arange(len(first_child) + 1)),
-            np.searchsorted(row[part], np.arange(rows + 1)),
             np.where(several, several.cumsum() - 1, -1),
             mass,
             mass * layout.density.reshape(-1)[used],
@@ -296,8 +222,8 @@ def _shared_out(groups: Groups, layout: Layout, row: Array, couple: Coupling) ->
         return zeros((0, 1, 1), row), q_star
     starts = np.append(True, groups.atom_cell[1:] != groups.atom_cell[:-1]).nonzero()[0]
     mu, moment = (np.add.reduceat(values, starts) for values in (groups.atom_mass, groups.atom_moment))
-    cell, is_cell = _ranges(groups.first_cell[problem], groups.first_cell[problem + 1])
-    child, is_child = _ranges(groups.first_child[problem], groups.first_child[problem + 1])
+    cell, is_cell = ranges(groups.first_cell[problem], groups.first_cell[problem + 1])
+    child, is_child = ranges(groups.first_child[problem], groups.first_child[problem + 1])
     mu, moment = mu[cell] * is_cell, moment[cell] * is_cell
     q, wanted = (values.reshape(-1)[child] * is_child for values in (layout.draft, row))
     wanted = wanted * (q > 0)
@@ -354,20 +280,16 @@ def _one_by_one(couple: Coupling, mu: Array, phi: Array, q: Array, wanted: Array
 
 
 def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
-    """Tables T of nearly the largest entropy with given sums and means, for B groups.
+    """Tables T (B, V, n) >= 0 of nearly the largest entropy with given sums and means, for B groups.
+
+    ``mu``, ``phi`` (B, n) are masses and means of phi' of the cells, ``q``, ``wanted`` (B, V) masses of the children
+    and the sums sum_u phi_u T_xu; rows of ``mu`` and ``q`` sum to 1, entries may be 0. If no table meets the
+    constraints, or if the steps do not suffice, sums and means are only nearly right.
 
     The start is the solution for phi' and needed means that are normally distributed, each child's tilt g_x improved
     by itself. Steps of Newton's method on the convex dual follow, in the linearised form T (1 + change) that meets all
     constraints; the last step is the first one that leaves hardly any negative entry. Before, entries are multiplied
     by 1 + change or, where that is less than 1, by 1 / (1 - change).
-
-    Args:
-        mu, phi: (B, n) masses and means of phi' of the cells; rows of ``mu`` sum to 1, entries may be 0.
-        q, wanted: (B, V) masses of the children, rows that sum to 1, and the sums sum_u phi_u T_xu.
-
-    Returns:
-        (B, V, n) tables with entries >= 0. If no table meets the constraints, or if the steps do not suffice, sums and
-        means are only nearly right.
 
     >>> T = coupling(*(np.array([row]) for row in ([0.5, 0.5], [1.5, 0.5], [0.4, 0.6], [0.5, 0.5])))
     >>> T[0].sum(axis=1).round(9).tolist(), (T[0] @ [1.5, 0.5]).round(9).tolist()
@@ -486,14 +408,6 @@ def onto_marginals(table: Array, mu: Array, q: Array) -> Array:
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``ebv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
-    return Verifier(
-        "ebv",
-        SelectedPath(entropic_split, blocks),
-        "entropic: as PBV, with ranks spread as evenly as its distribution allows",
-        "this project, theory 5.4",
-        path_order=False,
-        closed_form="block",
-        split=entropic_split,
-        blocks=blocks,
-    )
+    """The verifier ``ebv``; see `selecting_verifier` for ``blocks``."""
+    text = "entropic: as PBV, with ranks spread as evenly as its distribution allows"
+    return selecting_verifier("ebv", entropic_split, blocks, text, "this project, theory 5.4")

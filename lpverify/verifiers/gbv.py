@@ -6,31 +6,20 @@ through c the selected path has the distribution
 
     Q*(c) = (1 - better(c))^K - (1 - better(c) - Q(c))^K,      q*(x|c) = Q*(cx) / Q*(c),
 
-and block verification of it with the rows q* is valid. In rank measures (theory 5) this is the *ordered split*: child
-x gets the part of its node's measure on its quantile interval when the children are laid out by p/q. A large vocabulary
-is merged into buckets of p/q, inside which the order is neutral; ``blocks=None`` keeps the order of single tokens.
-GBV is neither monotone in K nor better than BV on every instance.
+and block verification of it with the rows q* is valid. In rank measures (theory 5) this is the *ordered split*. A large
+vocabulary is merged into buckets of p/q, inside which the order is neutral; ``blocks=None`` keeps the order of single
+tokens. GBV is neither monotone in K nor better than BV on every instance.
 
 Reference: Thomas and Pal, arXiv 2602.16961.
 """
 
-from __future__ import annotations
-
 from lpverify.verifiers.base import Verifier
-from lpverify.verifiers.rank_selection import SelectedPath
+from lpverify.verifiers.rank_selection import selecting_verifier
 from lpverify.verifiers.splits import ordered_split
 from lpverify.verifiers.token_buckets import BUCKETS
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``gbv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
-    return Verifier(
-        "gbv",
-        SelectedPath(ordered_split, blocks),
-        "greedy multi-path: block verification of the best path by p/q",
-        "Thomas and Pal, arXiv 2602.16961",
-        path_order=False,
-        closed_form="block",
-        split=ordered_split,
-        blocks=blocks,
-    )
+    """The verifier ``gbv``; see `selecting_verifier` for ``blocks``."""
+    text = "greedy multi-path: block verification of the best path by p/q"
+    return selecting_verifier("gbv", ordered_split, blocks, text, "Thomas and Pal, arXiv 2602.16961")

@@ -5,8 +5,6 @@ accepts with probability sum_x p(x) (1 - (1 - q(x))^k). "Accept if equal to the 
 exact because that very sample is emitted. It is the optimal verifier of a fixed tree.
 """
 
-from __future__ import annotations
-
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
@@ -30,12 +28,6 @@ def verify(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``nss``."""
-    return Verifier(
-        "nss",
-        verify,
-        "naive: sample from the target, descend while the sample is drafted",
-        "folklore; exact match in serving engines",
-        needs="any tree",
-        path_order=False,
-        node_rule=node_rule,
-    )
+    text = "naive: sample from the target, descend while the sample is drafted"
+    source = "folklore; exact match in serving engines"
+    return Verifier("nss", verify, text, source, needs="any tree", path_order=False, node_rule=node_rule)

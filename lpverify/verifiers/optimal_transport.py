@@ -27,7 +27,7 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, ignoring_overflow, one, zero
+from lpverify.numerics import Array, one, zero
 from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.residual import residual_distribution
 from lpverify.verifiers.rows import on_host
@@ -67,7 +67,7 @@ def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
             limit=f"{MAX_SETS}",
             instead="use spectr or specinfer, or fewer paths or tokens",
         )
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         tokens.sort(key=lambda x: (-p[x] / q[x], -p[x], x))
     supply = set_probabilities([q[x] for x in tokens], count)
     sets = sorted(supply)

@@ -6,22 +6,14 @@ group of slope r the split aims at
 
     q*(x|c) = r p(x|c),     r = sum of c / sum of p over the group.
 
-This is the lexicographically optimal base of the node's coverage polymatroid for the weights p: it maximises
-sum_x p g(q*/p) for every concave g at once.
-
 Inside a group the split pools ranks. Let phibar_x = c_x / q_x be the mean of phi' on x's interval and t_x = r p_x / q_x
 the mean that x needs. Child x keeps the fraction lambda_x of its interval, gives the rest to the group's pool, and gets
 its mass (1 - lambda_x) q_x back from the pool. For a pool of mean c,
 
     lambda_x = clip((t_x - c) / (phibar_x - c), 0, 1)   if both differences have the same sign, else 0.
 
-c is the smallest of all t_x and phibar_x of the group with the least error sum_x |q*(x|c) - q_x t_x|. If t - phibar
-changes sign at most once along the group the error is 0; otherwise it is small.
-
-PBV needs the rows of drafted nodes only, and does not use the weight f/Q*. At L = 1 it is optimal whenever the error is
-0.
-
-Source: this project.
+c is the smallest of all t_x and phibar_x of the group with the least error sum_x |q*(x|c) - q_x t_x|. PBV needs the
+rows of drafted nodes only, and does not use the weight f/Q*.
 """
 
 from __future__ import annotations
@@ -30,24 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.numerics import Array, divide, ignoring_overflow, is_exact, one, zero
+from lpverify.numerics import Array, divide, is_exact, one, zero
 from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.rank_measure import RankMeasure
-from lpverify.verifiers.rank_selection import SelectedPath
+from lpverify.verifiers.rank_selection import selecting_verifier
 from lpverify.verifiers.splits import ROUNDING, Ints, Split, lay_out
 from lpverify.verifiers.token_buckets import BUCKETS
 
 INFINITE = float("inf")
-
-UNBALANCED = 1e-11
-"""Relative difference of what a group's children need and what they give away at which rounding is to blame."""
-
-LARGEST_MEAN = 1e300
-"""Needed means are cut here. Only a child with q < 1e-300 p reaches it."""
+UNBALANCED = 1e-11  # relative difference of what children need and give away at which rounding is to blame
+LARGEST_MEAN = 1e300  # needed means are cut here; only a child with q < 1e-300 p reaches it
 
 
 def proportional_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
-    """The split of PBV; ``weight`` is not used. Arguments: `lpverify.verifiers.splits.SplitRule`.
+    """The split of PBV, a `SplitRule`; ``weight`` is not used.
 
     >>> from lpverify.verifiers.rank_measure import whole
     >>> rows = np.array([[0.625, 0.375]]), np.array([[0.5, 0.5]])
@@ -86,13 +74,8 @@ def minorant_groups(shares: Array, target: Array) -> tuple[Ints, Array]:
     """Segments of the lower convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k), k = 0..V.
 
     One pass along the children: a new segment absorbs those before it as long as its slope does not exceed theirs.
-
-    Args:
-        shares, target: (R, V) c and p in the order of the children.
-
-    Returns:
-        The first child of every child's segment, (R, V), and the segment's slope, (R, V), infinite where p = 0.
-        Collinear segments are one.
+    ``shares``, ``target`` (R, V) are c and p in the order of the children. Returns the first child of every child's
+    segment, (R, V), and the segment's slope, (R, V), infinite where p = 0.
 
     >>> minorant_groups(np.array([[0.125, 0.125, 0.75]]), np.array([[0.25, 0.25, 0.25]]))
     (array([[0, 0, 2]]), array([[0.5, 0.5, 3. ]]))
@@ -100,7 +83,7 @@ def minorant_groups(shares: Array, target: Array) -> tuple[Ints, Array]:
     size = shares.shape[1]
     slack = one(shares) if is_exact(shares) else 1 + ROUNDING
     rise, run, first = shares.reshape(-1), target.reshape(-1), np.arange(shares.size)
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         slope = divide(rise, run, where_zero=INFINITE)
     starts = np.append(True, (slope[1:] > slope[:-1] * slack) | (first[1:] % size == 0)).nonzero()[0]
     rises, runs = (np.add.reduceat(values, starts).tolist() for values in (rise, run))
@@ -130,8 +113,6 @@ def segments(group: Ints) -> tuple[Ints, Ints]:
 def proportional_row(slope: Array, target: Array, draft: Array, ordered: Array) -> Array:
     """The wanted row r p, (R, V). Children without target mass (r infinite) keep their interval."""
     bounded = slope != INFINITE
-    if not is_exact(slope) and bounded.all():
-        return slope * target * (draft > 0)
     return np.where(bounded, np.where(bounded, slope, zero(draft)) * target * (draft > 0), ordered)
 
 
@@ -140,14 +121,11 @@ def pooling(q: Array, ordered: Array, wanted: Array, first: Ints, index: Ints) -
 
     Every c between the largest t_x of the children with t_x > phibar_x and the smallest t_x of those with t_x <
     phibar_x has error 0, because then the pool's mean is c. Where there is no such c, or where rounding hides what the
-    children give away, all t_x and phibar_x are tried.
-
-    Args:
-        q, ordered, wanted: (R, V) masses q_x, and integrals of phi' q_x phibar_x and q_x t_x.
-        first, index: the groups, as `segments`.
+    children give away, all t_x and phibar_x are tried. ``q``, ``ordered``, ``wanted`` (R, V) are q_x, q_x phibar_x and
+    q_x t_x; ``first``, ``index`` the groups, as `segments`.
     """
     slack = one(q) if is_exact(q) else 1 + ROUNDING
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         needed = divide(wanted, q, where_zero=zero(q))
     needed = needed if is_exact(q) else np.minimum(needed, LARGEST_MEAN)
     more, less = wanted > ordered * slack, wanted * slack < ordered
@@ -189,21 +167,13 @@ def _fractions(pool_mean: Array, q: Array, ordered: Array, wanted: Array) -> tup
     offered = ordered - level
     some = offered != 0
     offered = offered + ~some
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         own, pooled = (wanted - level) * some / offered, (ordered - wanted) * some / offered + ~some
     own, pooled = (np.minimum(np.maximum(part, zero(q)), one(q)) for part in (own, pooled))
     return own, pooled
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``pbv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
-    return Verifier(
-        "pbv",
-        SelectedPath(proportional_split, blocks),
-        "proportional: the selected path follows the target where coverage allows",
-        "this project, theory 5.2",
-        path_order=False,
-        closed_form="block",
-        split=proportional_split,
-        blocks=blocks,
-    )
+    """The verifier ``pbv``; see `selecting_verifier` for ``blocks``."""
+    text = "proportional: the selected path follows the target where coverage allows"
+    return selecting_verifier("pbv", proportional_split, blocks, text, "this project, theory 5.2")

@@ -1,8 +1,8 @@
 """The LP optimum as a verifier (theory 2.5).
 
-A certificate holds a rank table T, a joint law of (leaf, bin of [0, 1]), whose marginals are the draft's law Q of a
-path and the widths of the bins. Every drafted path draws its bin from T(leaf, .)/Q(leaf) and its rank uniformly in the
-bin, so that the ranks of all paths are uniform; the path of smallest rank is selected. It has the law
+A certificate holds a rank table T, a joint distribution of (leaf, bin of [0, 1]), whose marginals are the distribution
+Q of a draft path and the widths of the bins. Every drafted path draws its bin from T(leaf, .)/Q(leaf) and its rank
+uniformly in the bin, so that the ranks of all paths are uniform. The path of smallest rank has the distribution
 
     Q*(leaf) = sum_b phibar_b T(leaf, b),     phibar_b the mean of K (1-u)^(K-1) on bin b,
 
@@ -24,7 +24,7 @@ from lpverify.core.results import Certificate, LpSolution, RankTable
 from lpverify.numerics import Array, Levels, as_float, divide, is_exact, ones, zero, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.block import block_verification
-from lpverify.verifiers.residual import weight_after
+from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.rows import HostRows, on_host
 from lpverify.verifiers.smallest_rank import smallest_in
 
@@ -40,41 +40,38 @@ class Policy:
         tree = on_host(tree)
         ranks, selected = self.tables(tree)
         index = level_index(tree, tree.vocab_size)
-        q_star = []
-        for node in tree.inner_nodes.tolist():
-            below = selected[int(tree.depth[node]) + 1].reshape(-1, tree.vocab_size)[index[node]]
-            q_star.append(divide(below, below.sum(), where_zero=zero(below)))
+        levels = [level.reshape(-1, tree.vocab_size) for level in selected[1:]]
+        q_star = np.array([levels[tree.depth[node]][index[node]] for node in tree.inner_nodes])
+        q_star = divide(q_star, q_star.sum(axis=1, keepdims=True), where_zero=zero(q_star))
         rows = HostRows(tree)
-        seen = rows.observe(np.arange(len(tree.inner_nodes)))
-        skew = divide(np.array(q_star), tree.draft, where_zero=zero(tree.draft))
+        seen = rows.observe(np.arange(tree.inner))
         weight = ones(tree.size, tree.target)
-        for node, above in enumerate(tree.parent.tolist()):
-            if above >= 0:
-                drafted = q_star[tree.draft_row[above]][tree.token[node]]
-                weight[node] = weight_after(weight[above], seen.target_edge[node - 1], drafted)
+        for node, above in enumerate(tree.parent[1:].tolist(), 1):
+            drafted = q_star[tree.draft_row[above], tree.token[node]]
+            weight[node] = acceptance(weight[above] * seen.target_edge[node - 1], drafted)
         leaves, paths = np.unique(tree.node_of[:, -1], return_index=True)
         chance = smallest_in(bin_distributions(ranks, index[leaves]), tree.ends[leaves].tolist())
+        skew = divide(q_star, tree.draft, where_zero=zero(tree.draft))
         return block_verification(rows, weight, paths, chance, skew)
 
     def tables(self, tree: DraftTree) -> tuple[RankTable, Levels]:
         """T and Q* in the arithmetic of ``tree``."""
-        certificate = self.certificate
-        paths, depth = tree.paths.shape
-        expected = certificate.num_paths, len(certificate.selected) - 1, len(certificate.selected[1])
-        if (paths, depth, tree.vocab_size) != expected:
-            shapes = ("{} paths of {} out of {} tokens".format(*s) for s in ((paths, depth, tree.vocab_size), expected))
-            raise errors.fail("drafts of the policy", got=next(shapes), expected=next(shapes))
-        if is_exact(tree.target) == is_exact(certificate.ranks.mass):
-            return certificate.ranks, certificate.selected
+        ranks, selected = self.certificate.ranks, self.certificate.selected
+        shapes = (*tree.paths.shape, tree.vocab_size), (self.certificate.num_paths, len(selected) - 1, len(selected[1]))
+        if shapes[0] != shapes[1]:
+            got, expected = ("{} paths of {} out of {} tokens".format(*shape) for shape in shapes)
+            raise errors.fail("drafts of the policy", got=got, expected=expected)
+        if is_exact(tree.target) == is_exact(ranks.mass):
+            return ranks, selected
         if is_exact(tree.target):
             raise errors.fail("policy", got="rows of Fractions", expected="floats, as its certificate is in floats")
         return self._in_floats
 
     @cached_property
     def _in_floats(self) -> tuple[RankTable, Levels]:
-        ranks, selected = self.certificate.ranks, self.certificate.selected
+        ranks = self.certificate.ranks
         floats = RankTable(as_float(ranks.edges), ranks.leaf, ranks.bin, as_float(ranks.mass))
-        return floats, tuple(as_float(level) for level in selected)
+        return floats, tuple(as_float(level) for level in self.certificate.selected)
 
 
 def bin_distributions(ranks: RankTable, leaves: npt.NDArray[np.int64]) -> Array:
@@ -96,11 +93,5 @@ def verifier(optimum: LpSolution | Certificate) -> Verifier:
     certificate = optimum.certificate if isinstance(optimum, LpSolution) else optimum
     if certificate is None:
         raise errors.fail("optimum", got="a solution without a certificate", expected="one of another method")
-    return Verifier(
-        "policy",
-        Policy(certificate),
-        "the optimum of the linear program, run",
-        "this project, theory 2.5",
-        path_order=False,
-        any_vocabulary=False,
-    )
+    text, source = "the optimum of the linear program, run", "this project, theory 2.5"
+    return Verifier("policy", Policy(certificate), text, source, path_order=False, any_vocabulary=False)

@@ -1,10 +1,7 @@
 """Rank measures: how the ranks of the paths through a node are distributed on [0, 1] (theory 5).
 
-Every drafted path has a rank U in [0, 1]. Over all paths the ranks are uniform, and the path of smallest rank is
-selected. With phi'(u) = K (1-u)^(K-1), a node c whose paths have ranks distributed as mu_c (total mass Q(c)) is on the
-selected path with probability
-
-    Q*(c) = integral of phi' d mu_c.
+With phi'(u) = K (1-u)^(K-1), a node c whose paths have ranks distributed as mu_c (total mass Q(c)) is on the path of
+smallest rank with probability Q*(c) = integral of phi' d mu_c.
 
 A measure is a list of m pieces in rank order, uniform inside each piece. A piece is stored by its width and by the
 length of [0, 1] *above* it (1 - right end), so that the mean of phi' on it is a sum of positive terms,
@@ -12,7 +9,7 @@ length of [0, 1] *above* it (1 - right end), so that the mean of phi' on it is a
     mean of phi' on a piece = sum_{i<K} (above + width)^i above^(K-1-i),
 
 accurate however small the piece is. Lengths are relative to the node's ``scale``, the length above the start of its
-first piece. Below a node only ratios of means matter, so they neither underflow nor overflow.
+first piece: below a node only ratios of means matter, so they neither underflow nor overflow.
 """
 
 from __future__ import annotations
@@ -23,36 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.numerics import (
-    Array,
-    divide,
-    ignoring_overflow,
-    is_exact,
-    one,
-    ones,
-    take_in_rows,
-    zero,
-    zeros,
-)
+from lpverify.numerics import Array, divide, is_exact, one, ones, take_in_rows, zero, zeros
 
-MANTISSA_GUARD = 2**9 + 1
-"""Ratios p/q are rounded to 53 - 9 = 44 bits before they are compared, so that ratios that are equal on paper tie."""
-
-LARGE = 1024
-"""Vocabularies above this are sorted by integer keys, which compare ratios by fewer bits."""
-
-LARGEST_RATIO = 1e300
-"""Larger ratios p/q tie. Any order that is a function of the row is lossless."""
+MANTISSA_GUARD = 2**9 + 1  # ratios p/q are compared by 53 - 9 = 44 bits, so that ratios that are equal on paper tie
+LARGEST_RATIO = 1e300  # larger ratios p/q tie; any order that is a function of the row is lossless
 
 
 @dataclass(frozen=True, eq=False)
 class RankMeasure:
     """The rank measures of R nodes with m pieces each, smallest ranks first.
 
-    * ``above`` (R, m): length of [0, 1] above the piece, divided by ``scale``.
-    * ``width`` (R, m): length of the piece, divided by ``scale``.
-    * ``mass`` (R, m): fraction of the node's paths that have their rank in the piece; rows sum to 1. Pieces of mass 0
-      are padding.
+    * ``above``, ``width`` (R, m): length of [0, 1] above the piece, and of the piece, divided by ``scale``.
+    * ``mass`` (R, m): fraction of the node's paths that have their rank in the piece; rows sum to 1; padding has 0.
     * ``scale`` (R,): largest ``above + width`` of a piece with mass, as a length.
     """
 
@@ -111,37 +90,12 @@ def ratio_order(target: Array, draft: Array) -> Array:
     >>> ratio_order(np.array([[0.2, 0.5, 0.3]]), np.array([[0.6, 0.3, 0.1]])).tolist()
     [[2, 1, 0]]
     """
-    size = draft.shape[-1]
-    keys = ratio_keys(target, draft, size)
-    if is_exact(draft) or size <= LARGE:
-        return np.argsort(keys, axis=-1, stable=True)
-    order: Array = np.sort(keys | np.arange(size), axis=-1) & _token_bits(size)
-    return order
-
-
-def ratio_keys(target: Array, draft: Array, size: int) -> Array:
-    """The key of every entry in the order of `ratio_order` among ``size`` tokens; equal keys go by the token.
-
-    Above `LARGE` tokens keys are integers whose last bits, as many as a token has, are free for it: sorting them is
-    many times faster than a stable sort. Bits of non-negative doubles are ordered as the doubles are.
-    """
-    if is_exact(draft):
-        exact: Array = -divide(target, draft, where_zero=-one(draft))
-        return exact
-    with ignoring_overflow():
-        ratio = np.clip(divide(target, draft, where_zero=-1.0), -1.0, LARGEST_RATIO)
-    if size <= LARGE:
-        spread = ratio * MANTISSA_GUARD
-        rounded: Array = (spread - ratio) - spread
-        return rounded
-    bits = np.where(ratio < 0, 0, np.clip(ratio, 0, None).view(np.int64) + 2**40)
-    keys: Array = ((2**63 - 1) - bits) & ~_token_bits(size)
-    return keys
-
-
-def _token_bits(size: int) -> int:
-    """A mask as long as the largest of ``size`` tokens."""
-    return int(2 ** (size - 1).bit_length() - 1)
+    with np.errstate(over="ignore"):
+        ratio = divide(target, draft, where_zero=-one(draft))
+    if not is_exact(draft):
+        spread = np.minimum(ratio, LARGEST_RATIO) * MANTISSA_GUARD
+        ratio = spread - (spread - np.minimum(ratio, LARGEST_RATIO))
+    return np.argsort(-ratio, axis=-1, stable=True)
 
 
 def compact(measure: RankMeasure) -> RankMeasure:
@@ -151,8 +105,8 @@ def compact(measure: RankMeasure) -> RankMeasure:
     if most == used.shape[-1]:
         return measure
     index = np.argsort(~used, axis=-1, kind="stable")[:, :most]
-    above, width, mass = (take_in_rows(pieces, index) for pieces in (measure.above, measure.width, measure.mass))
-    return RankMeasure(above, width, mass, measure.scale)
+    pieces = (take_in_rows(values, index) for values in (measure.above, measure.width, measure.mass))
+    return RankMeasure(*pieces, measure.scale)
 
 
 def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
@@ -163,9 +117,7 @@ def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
         missing = most - pieces.shape[-1]
         return np.concatenate([pieces, zeros((len(pieces), missing), pieces)], axis=-1) if missing else pieces
 
-    return RankMeasure(
-        np.concatenate([padded(measure.above) for measure in measures]),
-        np.concatenate([padded(measure.width) for measure in measures]),
-        np.concatenate([padded(measure.mass) for measure in measures]),
-        np.concatenate([measure.scale for measure in measures]),
+    pieces = (
+        np.concatenate([padded(getattr(measure, name)) for measure in measures]) for name in ("above", "width", "mass")
     )
+    return RankMeasure(*pieces, np.concatenate([measure.scale for measure in measures]))

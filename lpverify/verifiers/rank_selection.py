@@ -14,10 +14,10 @@ import numpy as np
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, divide, ones, zero, zeros
-from lpverify.verifiers.base import StopDistribution
+from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.block import block_verification
 from lpverify.verifiers.rank_measure import RankMeasure, compact, stacked, whole
-from lpverify.verifiers.residual import weight_after
+from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.rows import Observation, rows_of
 from lpverify.verifiers.smallest_rank import smallest_rank
 from lpverify.verifiers.splits import SplitRule
@@ -25,10 +25,7 @@ from lpverify.verifiers.splits import SplitRule
 
 @dataclass(frozen=True)
 class SelectedPath:
-    """Block verification of the path that ``split`` selects.
-
-    A vocabulary of more than ``blocks`` tokens is merged into so many buckets (None: never).
-    """
+    """Block verification of the path that ``split`` selects; ``blocks`` as in `selecting_verifier`."""
 
     split: SplitRule
     blocks: int | None
@@ -36,35 +33,24 @@ class SelectedPath:
     def __call__(self, tree: DraftTree) -> StopDistribution:
         """The stop distribution. Raises InputError where a path ends at a node at which another continues."""
         if not tree.ends_only_at_leaves:
-            raise errors.fail(
-                "drafted tree",
-                got="a path that ends where another continues",
-                expected="paths that all continue, or all end, at a node: selection by rank needs it",
-            )
+            expected = "paths that all continue, or all end, at a node: selection by rank needs it"
+            raise errors.fail("drafted tree", got="a path that ends where another continues", expected=expected)
         rows = rows_of(tree)
         seen = rows.observe(np.arange(len(tree.inner_nodes)), blocks=self.blocks)
         q_star, weight, chance, ends = selection(tree, seen, self.split)
-        assert seen.draft is not None
         skew = rows.skew(divide(q_star, seen.draft, where_zero=zero(q_star)))
         path_of = {int(node): path for path, node in enumerate(tree.node_of[:, -1])}
         return block_verification(rows, weight, [path_of[node] for node in ends], chance, skew)
 
 
 def selection(tree: DraftTree, seen: Observation, split: SplitRule) -> tuple[Array, Array, Array, list[int]]:
-    """Split rank measures down the drafted tree, and how likely each leaf is to be selected.
+    """Split rank measures down the drafted tree; ``seen`` with the C children that the split sees.
 
-    Args:
-        seen: with the children that the split sees.
-
-    Returns:
-        q* of those children at the inner nodes (m, C); the weights w of block verification (n,); the probability that
-        the selected path is at each leaf (r,), and those r leaves.
+    Returns q* of those children at the inner nodes (m, C), the weights w of block verification (n,), the probability
+    that the selected path is at each leaf (r,), and those r leaves.
     """
     p, q, child = seen.target, seen.draft, seen.child
-    assert p is not None
-    assert q is not None
-    q_star = zeros(q.shape, q)
-    weight = ones(tree.size, q)
+    q_star, weight = zeros(q.shape, q), ones(tree.size, q)
     order: list[tuple[int, ...]] = [()] * tree.size  # place and token along the path: decides between equal ranks
     leaves: list[int] = []
     measures: list[RankMeasure] = []
@@ -80,7 +66,7 @@ def selection(tree: DraftTree, seen: Observation, split: SplitRule) -> tuple[Arr
         measure = divided.children(above, kind)
         share = divide(seen.draft_edge[below - 1], q[row[above], kind], where_zero=zero(q))  # of a bucket's draft mass
         drafted = divided.q_star[above, kind] * share
-        weight[below] = weight_after(weight[nodes[above]], seen.target_edge[below - 1], drafted)
+        weight[below] = acceptance(weight[nodes[above]] * seen.target_edge[below - 1], drafted)
         places = divided.place[above, kind].tolist()
         for node, parent, place in zip(below.tolist(), nodes[above].tolist(), places, strict=True):
             order[node] = (*order[parent], place, int(tree.token[node]))
@@ -95,3 +81,9 @@ def selection(tree: DraftTree, seen: Observation, split: SplitRule) -> tuple[Arr
     ranks[sorted(range(len(leaves)), key=lambda i: order[leaves[i]])] = np.arange(len(leaves))
     together = compact(measures[0] if len(measures) == 1 else stacked(measures))
     return q_star, weight, smallest_rank(together, tree.ends[leaves].tolist(), ranks), leaves
+
+
+def selecting_verifier(name: str, split: SplitRule, blocks: int | None, text: str, source: str) -> Verifier:
+    """The verifier of the path that ``split`` selects; larger vocabularies are merged into ``blocks`` (None: never)."""
+    stop = SelectedPath(split, blocks)
+    return Verifier(name, stop, text, source, path_order=False, closed_form="block", split=split, blocks=blocks)

@@ -1,15 +1,13 @@
 """Acceptance and residual distributions: the only copy, shared by all verifiers (theory 1).
 
-The functions take vectors or rows of any arithmetic, in host memory or on a device. Derived limits, no epsilon: 0/0 in
-a test is 1; a residual that is all zero can be reached only because rounded rows miss a sum of 1 by an ulp, target and
-draft then being equal up to rounding, and the token comes from the target row: never one of target probability 0.
+The functions take vectors or rows of any arithmetic, in host memory or on a device. Derived limits, no epsilon: a
+residual that is all zero can be reached only because rounded rows miss a sum of 1 by an ulp, target and draft then
+being equal up to rounding, and the token comes from the target row: never one of target probability 0.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from lpverify.numerics import Array, divide, is_exact, namespace, one, zero
+from lpverify.numerics import Array, divide, is_exact, namespace, zero
 
 
 def positive_part(row: Array) -> Array:
@@ -32,13 +30,3 @@ def acceptance(target: Array, draft: Array) -> Array:
 def residual_distribution(residual: Array, target: Array) -> Array:
     """``residual`` divided by its sum; ``target`` where it is all zero (unreachable but for rounding)."""
     return divide(residual, residual.sum(), where_zero=target)
-
-
-def test_probability(excess: Any, weight: Any) -> Any:
-    """h = R / (R + 1 - w) of block verification; 1 for 0/0, where draft and target agree."""
-    return divide(excess, excess + (1 - weight), where_zero=one(weight))
-
-
-def weight_after(weight: Any, target: Any, draft: Any) -> Any:
-    """w(cx) = min(1, w(c) p(x|c) / q(x|c)), the weight of block verification."""
-    return acceptance(weight * target, draft)

@@ -1,10 +1,10 @@
 """What touches every token of a drafted tree, behind one interface for host memory and devices (theory 11).
 
-A verifier works in three steps. `Rows.observe` reduces the rows to a few numbers a node and brings them to the host:
-the probabilities of the drafted tokens and, where a split needs them, bucket masses. The verifier decides on those
-numbers, in float64 or Fraction. Back at the rows, `Rows.excess` sums residuals and `ResidualRows` is the next-token
-distribution of any node. `HostRows` is the numpy implementation; `lpverify.verifiers.device` holds the one for tensors
-on a device, where `observe` is one synchronisation and drawing the result is the other.
+A verifier works in three steps. `HostRows.observe` reduces the rows to a few numbers a node and brings them to the
+host. The verifier decides on those numbers, in float64 or Fraction. Back at the rows, `HostRows.excess` sums residuals
+and `ResidualRows` is the next-token distribution of any node. `HostRows` is the numpy implementation;
+`lpverify.verifiers.device` holds the one for tensors on a device, where `observe` is one synchronisation and drawing
+the result is the other.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, add_rows, is_exact, zero
-from lpverify.verifiers.compiled import LONG
+from lpverify.numerics import Array, accumulate, is_exact, zero
 from lpverify.verifiers.residual import positive_part
-from lpverify.verifiers.token_buckets import Children, children_of
+from lpverify.verifiers.token_buckets import LONG, Children, children_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +28,24 @@ class Observation:
     * ``target_edge``, ``draft_edge`` (n-1,): p and q of the last token of nodes 1..n-1, given the parent.
     * ``target``, ``draft`` (r, C): masses of the children that a split sees; None unless asked for.
     * ``child`` (n-1,): the one of them that the last token of each node belongs to, if every inner node is split.
-    * ``first_entries`` (n,): the target's probability of token 0 at every node; NaN where a row is not made of numbers,
-      as a softmax of logits with a NaN is NaN throughout.
     """
 
     target_edge: Array
     draft_edge: Array
-    target: Array | None = None
-    draft: Array | None = None
+    target: Any = None
+    draft: Any = None
     child: Any = None
-    first_entries: Array | None = None
+
+    def checked(self, first_entries: Array) -> Observation:
+        """Itself. Raises InputError where it, or the target's probability of token 0 at any node (n,), is NaN.
+
+        A softmax of logits with a NaN is NaN throughout.
+        """
+        sides = {"target": (self.target_edge, self.target, first_entries), "draft": (self.draft_edge, self.draft)}
+        for name, vectors in sides.items():
+            if any(values is not None and not is_exact(values) and np.isnan(values).any() for values in vectors):
+                raise errors.fail(f"{name} rows", got="NaN", expected="probabilities (are all logits finite?)")
+        return self
 
 
 class HostRows:
@@ -62,59 +69,51 @@ class HostRows:
         return self.tree.draft_row[self.tree.parent[1:]], self.tree.token[1:]
 
     def observe(self, split_rows: Any = None, *, blocks: int | None = None) -> Observation:
-        """Drafted probabilities, and the children that a split sees.
+        """Drafted probabilities, and the children that a split sees. Raises InputError for rows that are not numbers.
 
-        Args:
-            split_rows: (r,) positions of the inner nodes that are to be split; None: no children are needed.
-            blocks: a larger vocabulary is merged into so many buckets, see `children_of`.
-
-        Raises:
-            InputError: rows that are not numbers.
+        ``split_rows`` (r,): positions of the inner nodes that are to be split; None: no children are needed.
+        ``blocks``: a larger vocabulary is merged into so many buckets, see `children_of`.
         """
         rows, tokens = self.edge_rows
-        target_edge, draft_edge = self.target[self.tree.parent[1:], tokens], self.draft[rows, tokens]
-        first = self.target[:, 0]
+        edges = self.target[self.tree.parent[1:], tokens], self.draft[rows, tokens]
         if split_rows is None:
-            return checked(Observation(target_edge, draft_edge, first_entries=first))
+            return Observation(*edges).checked(self.target[:, 0])
         every = len(split_rows) == len(self.draft)
         nodes, draft = self.tree.inner_nodes[split_rows], self.draft if every else self.draft[split_rows]
         merges = blocks is not None and draft.shape[1] > blocks
         target = [self.target[node] for node in nodes] if merges else self.target[nodes]  # long rows are not copied
         self._children = children = children_of(target, draft, blocks)
         child = children.of(rows, tokens) if every else None
-        return checked(Observation(target_edge, draft_edge, children.target, children.draft, child, first))
+        return Observation(*edges, children.target, children.draft, child).checked(self.target[:, 0])
 
     @property
     def merged(self) -> bool:
         """Were tokens merged into buckets by `observe`."""
         return self._children is not None and self._children.bins is not None
 
-    def upload(self, *values: Any) -> Any:
-        """Host vectors to where the rows are, all in one copy; one vector is returned as it is, several as a tuple."""
+    def upload(self, *values: Array) -> Any:
+        """Vectors of the host as vectors where the rows are, floats as float64; one alone if it is the only one."""
         return values[0] if len(values) == 1 else values
 
     def take(self, values: Any, index: Any) -> Any:
-        """``values[index]``, both where the rows are; ``index`` one-dimensional."""
+        """``values[index]`` for an index vector, both where the rows are."""
         return values[index]
+
+    def at(self, values: Any, node: Any) -> Any:
+        """``values[node]`` for ``values`` (n, ...) where the rows are; ``node`` as in `StopDistribution.rows`."""
+        return values[node]
 
     def skew(self, factor: Array) -> Any:
         """Factors q*/q of the children (m, C) in the form that `excess` and `ResidualRows` take."""
         return factor if self._children is None else self._children.by_bin(factor)
 
     def excess(self, nodes: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
-        """sum_x max(a p(x) - b s(x) q(x), 0) at inner nodes.
+        """sum_x max(a p(x) - b s(x) q(x), 0) at inner ``nodes`` (r,), integers on the host.
 
-        Args:
-            nodes: (r,) inner nodes, integers on the host.
-            target_scale, draft_scale: a and b, (r,), where the rows are; None: 1.
-            skew: s by child, (m, .) from `skew`; None: 1.
-
-        Returns:
-            (r,) sums.
+        ``target_scale`` a, ``draft_scale`` b (r,): where the rows are; ``skew`` s: as from `skew`. None: 1.
         """
         if self.target.shape[1] < LONG or is_exact(self.target):
-            sums: Array = positive_part(self._difference(nodes, target_scale, draft_scale, skew)).sum(axis=1)
-            return sums
+            return positive_part(self._difference(nodes, target_scale, draft_scale, skew)).sum(axis=1)
         ones = [None] * len(nodes)
         scales = (ones if scale is None else scale for scale in (target_scale, draft_scale))
         each = zip(nodes.tolist(), *scales, strict=True)  # a long row at a time stays in the cache
@@ -134,42 +133,23 @@ class HostRows:
         target, draft = self.target[node], self.draft[row]
         if skew is not None:
             scales = skew[row] if b is None else skew[row] * b
-            bins = None if self._children is None else self._children.bins
-            if bins is not None:
-                scales = np.take_along_axis(scales, bins[row], axis=1) if np.ndim(node) else scales.take(bins[row])
+            if self._children is not None and self._children.bins is not None:
+                bins = self._children.bins[row]
+                scales = np.take_along_axis(scales, bins, axis=1) if np.ndim(node) else scales.take(bins)
             draft = scales * draft
         elif b is not None:
             draft = draft * b
         return (target if a is None else target * a) - draft
 
-    def floor_of(self, node: int, scale: Any) -> Array:
-        """c p at ``node``, (V,), of scales (n,)."""
-        row: Array = self.target[node] * scale[node]
-        return row
-
     def add_up(self, index: Any, values: Any, size: int) -> Any:
         """``result[i] = sum of values[e] over index[e] == i``, (size,); ``index`` where the rows are."""
-        return add_rows(index, values, size)
+        return accumulate(index, values, size)
 
     def without_children(self, node: int, row: Array) -> Array:
         """``row`` with 0 at the drafted children of ``node``."""
         row = row.copy()
         row[self.tree.token[self.tree.parent == node]] = zero(row)
         return row
-
-    def target_row(self, node: int) -> Any:
-        """p at ``node``, (V,)."""
-        return self.target[node]
-
-
-def checked(seen: Observation) -> Observation:
-    """The observation, if it is made of numbers. Raises InputError."""
-    sides = {"target": (seen.target_edge, seen.target, seen.first_entries), "draft": (seen.draft_edge, seen.draft)}
-    for name, vectors in sides.items():
-        for values in vectors:
-            if values is not None and not is_exact(values) and np.isnan(values).any():
-                raise errors.fail(f"{name} rows", got="NaN", expected="probabilities (are all logits finite?)")
-    return seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +160,7 @@ class ResidualRows:
     * ``skew``: s, as from `HostRows.skew`. ``floor`` (n,): c; None: 0.
     * ``keeps_children``: False where the drafted children of the node are left out, as they would be descended to.
 
-    Where the residual is all zero it can be reached only through rounding, target and draft then being equal up to
-    rounding, and the token comes from the target row: never one of target probability 0.
+    A residual that is all zero is replaced by the target row (`lpverify.verifiers.residual`).
     """
 
     rows: HostRows
@@ -193,12 +172,14 @@ class ResidualRows:
 
     def weights(self, node: Any) -> Any:
         """The distribution before it is divided by its sum, (V,)."""
-        row = positive_part(self.rows.difference(node, self.target_scale, self.draft_scale, self.skew))
+        rows = self.rows
+        row = positive_part(rows.difference(node, self.target_scale, self.draft_scale, self.skew))
+        target = rows.at(rows.target, node)
         if self.floor is not None:
-            row = self.rows.xp.maximum(row, self.rows.floor_of(node, self.floor))
+            row = rows.xp.maximum(row, target * rows.at(self.floor, node))
         if not self.keeps_children:
-            row = self.rows.without_children(node, row)
-        return row + self.rows.target_row(node) * (row.sum() == 0)
+            row = rows.without_children(node, row)
+        return row + target * (row.sum() == 0)
 
     def __call__(self, node: Any) -> Array:
         row = self.weights(node)
@@ -208,17 +189,13 @@ class ResidualRows:
 
 def on_host(tree: DraftTree) -> DraftTree:
     """The tree with its rows as numpy arrays of float64 or Fraction: itself, or one synchronisation."""
-    if isinstance(tree.target, np.ndarray):
-        return tree
-    from lpverify.verifiers import device
-
-    return device.on_host(tree)
+    return rows_of(tree, host=True).tree
 
 
-def rows_of(tree: DraftTree) -> HostRows:
-    """The rows of ``tree`` with the operations of the memory they lie in; tensors of the host are shared with numpy."""
+def rows_of(tree: DraftTree, *, host: bool = False) -> HostRows:
+    """The rows of ``tree`` with the operations of the memory they lie in, or in ``host`` memory."""
     if isinstance(tree.target, np.ndarray):
         return HostRows(tree)
     from lpverify.verifiers import device
 
-    return device.rows_of(tree)
+    return device.rows_of(tree, host=host)

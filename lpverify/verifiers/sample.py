@@ -7,23 +7,16 @@ where a parallel sum is not monotone, and the last positive entry takes what rou
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from lpverify import errors
+from lpverify.drafting.base import Uniforms
 from lpverify.numerics import is_exact, namespace
 from lpverify.verifiers.base import StopDistribution
 
-BELOW_ONE = 1 - 2.0**-53
-"""The largest double below 1: times a double it is less than that."""
-
-
-class Uniforms(Protocol):
-    """A source of uniforms, such as ``numpy.random.Generator``."""
-
-    def random(self) -> float:
-        """The next uniform in [0, 1)."""
+BELOW_ONE = 1 - 2.0**-53  # the largest double below 1: times a double it is less than that
 
 
 def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, int]:

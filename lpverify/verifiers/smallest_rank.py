@@ -18,16 +18,10 @@ from lpverify.verifiers.rank_measure import RankMeasure
 
 
 def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int], order: Any = None) -> Array:
-    """Probability of each leaf that one of its paths has the smallest rank of all paths.
+    """Probability (n,) of each of n leaves that one of its ``multiplicity`` >= 1 paths has the smallest rank of all.
 
-    Args:
-        leaves: the measures of n leaves.
-        multiplicity: number of paths, >= 1, that end at each leaf.
-        order: (n,) positions of the leaves in an order that breaks ties: pieces that begin and end at the same double
-            count as points, and equal points rank in this order (that of ``leaves`` if not given).
-
-    Returns:
-        (n,) probabilities that sum to 1.
+    Pieces that begin and end at the same double count as points; equal points rank by ``order`` (n,), the position of
+    every leaf, or by that in ``leaves`` if not given.
 
     >>> twice = RankMeasure(*np.array([[[0.5], [0.0]], [[0.5], [0.5]], [[1.0], [1.0]]]), np.ones(2))
     >>> smallest_rank(twice, [1, 1]).tolist(), smallest_rank(twice, [1, 2]).tolist()
@@ -41,9 +35,7 @@ def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int], order: Any =
 def smallest_in(part: Array, multiplicity: Sequence[int]) -> Array:
     """`smallest_rank` for ranks that are uniform inside each of some consecutive intervals.
 
-    Args:
-        part: (n, intervals) fraction of each leaf's paths that have their rank in the interval.
-        multiplicity: as in `smallest_rank`.
+    ``part`` (n, intervals) is the fraction of each leaf's paths that have their rank in the interval.
 
     >>> smallest_in(np.array([[0.5, 0.5], [0.0, 1.0]]), [1, 1]).tolist()
     [0.75, 0.25]
@@ -54,8 +46,7 @@ def smallest_in(part: Array, multiplicity: Sequence[int]) -> Array:
         for copy in range(copies):
             itself = ((leaf == other) & (copy == 0))[:, None]  # the path that is to come first
             constant, linear = np.where(itself, one(part), later[other]), np.where(itself, zero(part), part[other])
-            product = zeros((len(polynomial) + 1, *part.shape), part)
-            np.multiply(polynomial, constant, out=product[:-1])
+            product = np.concatenate([polynomial * constant, zeros((1, *part.shape), part)])
             product[1:] += polynomial * linear
             polynomial = product
     integral = sum((coefficient / (k + 1) for k, coefficient in enumerate(polynomial[1:], 1)), start=polynomial[0])

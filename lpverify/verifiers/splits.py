@@ -1,15 +1,10 @@
 """Splitting a node's rank measure among its children: what all splits share, and the ordered split (theory 4, 5).
 
-A split gives every child x of node c a measure mu_cx of mass q(x|c) mu_c[0, 1], with sum_x mu_cx = mu_c. The selected
-path then follows the rows q*(x|c) = Q*(cx) / Q*(c). Every split that is a function of the rows at drafted nodes is
-lossless; splits differ in how many tokens they get accepted.
-
-All splits start from the same layout: the children lie along the ranks of their node by p/q descending, child x on an
-interval of relative mass q(x|c). The *ordered* split, that of GBV, gives x the ranks in its interval.
+A split gives every child x of node c a measure mu_cx of mass q(x|c) mu_c[0, 1], with sum_x mu_cx = mu_c. All splits
+start from the same layout: the children lie along the ranks of their node by p/q descending, child x on an interval of
+relative mass q(x|c). The *ordered* split, that of GBV, gives x the ranks in its interval.
 
 All functions take R nodes at once, as float64 or as object arrays of Fraction.
-
-Source: Thomas and Pal, arXiv 2602.16961 (GBV); rank measures are this project's own.
 """
 
 from __future__ import annotations
@@ -26,8 +21,8 @@ from lpverify.verifiers.rank_measure import RankMeasure, mean_density, ratio_ord
 
 Ints = npt.NDArray[np.int64]
 
-ROUNDING = 1e-14
-"""Relative difference of two floats that rounding can explain; Fractions are compared exactly."""
+ROUNDING = 1e-14  # relative difference of two floats that rounding can explain; Fractions are compared exactly
+END = 2 * int(np.array(1.0).view(np.int64))  # the sort key of the right end of [0, 1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +54,6 @@ def point_keys(before: Array, after: Array) -> Array:
     return np.where(before <= after, before.view(np.int64), END - after.view(np.int64))
 
 
-END = 2 * int(np.array(1.0).view(np.int64))
-"""Key of the right end of [0, 1]."""
-
-
 def _distance(begin: tuple[Array, Array], end: tuple[Array, Array]) -> Array:
     """Mass between points (before, after) and points that follow them; exact in the half of the latter."""
     ahead: Array = end[0] - begin[0]
@@ -85,15 +76,10 @@ class Atoms:
     piece: Ints
     first: Ints
 
-    def by_owner(self, values: Array) -> Array:
-        """Sums of ``values`` (R, A) over the atoms of every interval, (R, n)."""
-        return _segment_sums(values, self.first)
 
-
-def _segment_sums(values: Array, first: Ints) -> Array:
+def segment_sums(values: Array, first: Ints) -> Array:
     """Sums of ``values`` over consecutive segments that begin at the flat indices ``first``, in the shape of it."""
-    sums: Array = np.add.reduceat(values.reshape(-1), first.reshape(-1)).reshape(first.shape)
-    return sums
+    return np.add.reduceat(values.reshape(-1), first.reshape(-1)).reshape(first.shape)
 
 
 def cut(measure: RankMeasure, masses: Array) -> Atoms:
@@ -125,13 +111,13 @@ def cut(measure: RankMeasure, masses: Array) -> Atoms:
         whole = np.ones_like(at_interval)  # a whole interval or a whole piece keeps its mass
         whole[:, 1:] = at_interval[:, 1:] == at_interval[:, :-1]
         mass = np.where(whole, both.take(order), np.maximum(mass, 0.0))
-        total = _segment_sums(mass, first)
+        total = segment_sums(mass, first)
         lost = (total == 0) & (masses > 0)
         if lost.any():  # intervals between two doubles: one atom takes all
             total = np.where(lost, masses, total)
             mass.reshape(-1)[first[lost]] = masses[lost]
         mass = mass * (masses / (total + (total == 0))).take(owner + row * size)
-        in_piece = _segment_sums(mass, _first_atoms(~at_interval, pieces))
+        in_piece = segment_sums(mass, _first_atoms(~at_interval, pieces))
     length = (measure.width / (in_piece + (in_piece == 0))).take(piece)  # per mass
     right = before[:, size:].take(piece), after[:, size:].take(piece)
     above = measure.above.take(piece) + length * _distance(end, right)
@@ -152,10 +138,9 @@ class Layout:
 
     * ``place`` (R, V): position of every token. All other arrays are in order of position.
     * ``target``, ``draft`` (R, V): p and q, divided by their sums.
-    * ``atoms``: the nodes' measures cut at the ends of the children's intervals.
+    * ``atoms``: the nodes' ``measure``, cut at the ends of the children's intervals.
     * ``density`` (R, A): mean of phi' on every atom, divided by that of the node.
     * ``ordered`` (R, V): share of the integral of phi' on the child's interval, the q* of the ordered split.
-    * ``measure``: the measures of the nodes.
     """
 
     place: Ints
@@ -175,20 +160,23 @@ class Layout:
     ) -> RankMeasure:
         """Measures of the children at ``place[e]`` of ``rows[e]``, made of atoms of the intervals first..last[e].
 
-        ``share(owner, mass)`` gives the child's mass of the atoms from their owners and masses, (E, n) each. A child
-        with q = 0 gets its node's measure.
+        ``share(owner, mass)`` gives the child's mass of the atoms from their owners and masses, (E, n) each.
         """
-        atoms, size, none = self.atoms, self.draft.shape[1], zero(self.draft)
+        atoms, size = self.atoms, self.draft.shape[1]
         undrafted = self.draft[rows, place] == 0
         first, last = np.where(undrafted, 0, first), np.where(undrafted, size - 1, last)
         bounds = np.append(atoms.first.reshape(-1), atoms.mass.size)
-        start, end = bounds[rows * size + first], bounds[rows * size + last + 1]
-        index = start[:, None] + np.arange((end - start).max(initial=1))
-        inside = index < end[:, None]
-        index = np.where(inside, index, start[:, None])
-        mass = np.where(inside, atoms.mass.take(index), none)
+        index, inside = ranges(bounds[rows * size + first], bounds[rows * size + last + 1])
+        mass = atoms.mass.take(index) * inside
         mass = np.where(undrafted[:, None], mass, share(atoms.owner.take(index), mass))
         return rescaled(atoms.above.take(index), atoms.width.take(index), mass, self.measure.scale[rows])
+
+
+def ranges(first: Ints, end: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Integers first[e] .. end[e]-1 as rows of a table, padded with first[e], and which of them are not padding."""
+    index = first[:, None] + np.arange((end - first).max(initial=1))
+    inside = index < end[:, None]
+    return np.where(inside, index, first[:, None]), inside
 
 
 def lay_out(measure: RankMeasure, target: Array, draft: Array, num_paths: int) -> Layout:
@@ -198,13 +186,13 @@ def lay_out(measure: RankMeasure, target: Array, draft: Array, num_paths: int) -
     target, draft = (rows / rows.sum(axis=-1, keepdims=True) for rows in (target, draft))
     atoms = cut(measure, draft)
     density = mean_density(atoms.above, atoms.above + atoms.width, num_paths)
-    integral = atoms.by_owner(atoms.mass * density)
+    integral = segment_sums(atoms.mass * density, atoms.first)
     total = integral.sum(axis=-1, keepdims=True)
     return Layout(inverse_in_rows(order), target, draft, atoms, density / total, integral / total, measure)
 
 
 def ordered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
-    """The split of GBV: every child gets the ranks in its interval; ``weight`` is not used. Arguments: `SplitRule`.
+    """The split of GBV: every child gets the ranks in its interval; ``weight`` is not used.
 
     >>> from lpverify.verifiers.rank_measure import whole
     >>> rows = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]])

@@ -6,11 +6,7 @@ One number lambda per node mixes the ordered split of GBV with the neutral split
 
 lambda is the smallest maximiser of sum_x min(p(x|c) f(c), Q*(cx)), that is, of sum_x min(w p(x|c), q*(x|c)) with
 w = f(c) / Q*(c). The sum is concave and piecewise linear in lambda, so only 0, 1 and the points where the smaller side
-of a minimum changes are candidates.
-
-TGBV needs the rows of drafted nodes only.
-
-Source: this project.
+of a minimum changes are candidates. TGBV needs the rows of drafted nodes only.
 """
 
 from __future__ import annotations
@@ -19,26 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from lpverify.numerics import (
-    Array,
-    divide,
-    ignoring_overflow,
-    is_exact,
-    one,
-    sums_after,
-    sums_before,
-    take_in_rows,
-    zero,
-)
+from lpverify.numerics import Array, divide, is_exact, one, sums_after, sums_before, take_in_rows, zero
 from lpverify.verifiers.base import Verifier
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
-from lpverify.verifiers.rank_selection import SelectedPath
+from lpverify.verifiers.rank_selection import selecting_verifier
 from lpverify.verifiers.splits import ROUNDING, Split, cut, lay_out, point_keys
 from lpverify.verifiers.token_buckets import BUCKETS
 
 
 def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Array, num_paths: int) -> Split:
-    """The split of TGBV. Arguments: `lpverify.verifiers.splits.SplitRule`.
+    """The split of TGBV, a `SplitRule`.
 
     A child's measure has m + 2 pieces: the ends of its interval cut two of the node's m pieces.
 
@@ -54,11 +40,10 @@ def tempered_split(measure: RankMeasure, target: Array, draft: Array, weight: Ar
         rows = np.asarray(rows)
         place = layout.place[rows, tokens]
         q, nodes = layout.draft, measure[rows]
-        parts = (values[rows, place] for values in (sums_before(q), q, sums_after(q)))
-        atoms = cut(nodes, np.stack(list(parts), axis=-1))
-        drafted = q[rows, place][:, None] > 0
-        own = np.where(drafted & (atoms.owner == 1), atoms.mass, zero(q))
-        share = own / np.where(drafted, q[rows, place][:, None], one(q))
+        atoms = cut(nodes, np.stack([values[rows, place] for values in (sums_before(q), q, sums_after(q))], axis=-1))
+        of_child = q[rows, place][:, None]
+        drafted = of_child > 0
+        share = atoms.mass * (drafted & (atoms.owner == 1)) / np.where(drafted, of_child, one(q))
         mass = atoms.mass * np.where(drafted, neutral[rows], one(q)) + skewed[rows] * share
         return rescaled(atoms.above, atoms.width, mass, nodes.scale)
 
@@ -72,12 +57,8 @@ def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tup
     ordered - draft over the children whose q* is below w p there. The answer is the first candidate after which the
     slope is not positive. Slopes decide and not values, because a child of mass 1e-20 may be the one that gains.
 
-    Args:
-        ordered, draft, target: (R, V) rows in one order of the children.
-        weight: (R, 1) w = f/Q*.
-
-    Returns:
-        lambda and 1 - lambda, (R, 1) each; each is accurate where it is small.
+    ``ordered``, ``draft``, ``target`` are (R, V) rows in one order of the children, ``weight`` (R, 1) is w = f/Q*.
+    Returns lambda and 1 - lambda, (R, 1) each; each is accurate where it is small.
 
     >>> rows = np.array([[0.75, 0.25]]), np.array([[0.5, 0.5]]), np.array([[0.625, 0.375]])
     >>> tempering(*rows, np.array([[1.0]]))
@@ -85,13 +66,10 @@ def tempering(ordered: Array, draft: Array, target: Array, weight: Array) -> tup
     """
     nothing, unit = zero(draft), one(draft)
     change = differences(ordered, draft, nothing)
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         turn = divide(differences(weight * target, draft, weight - 1), change, where_zero=nothing)
         left = divide(differences(ordered, weight * target, 1 - weight), change, where_zero=unit)
-    turn, left = (
-        np.where(left > 0, np.maximum(turn, nothing), unit),
-        np.where(turn > 0, np.maximum(left, nothing), unit),
-    )
+    turn, left = (np.where(b > 0, np.maximum(a, nothing), unit) for a, b in ((turn, left), (left, turn)))
     order = np.argsort(point_keys(turn, left), axis=-1, kind="stable")
     turn, left, change = (
         np.concatenate([np.full((len(draft), 1), first), take_in_rows(values, order)], axis=-1)
@@ -121,14 +99,6 @@ def differences(first: Array, second: Array, surplus: Array) -> Array:
 
 
 def verifier(blocks: int | None = BUCKETS) -> Verifier:
-    """The verifier ``tgbv``. ``blocks``: larger vocabularies are merged into so many buckets (None: never)."""
-    return Verifier(
-        "tgbv",
-        SelectedPath(tempered_split, blocks),
-        "tempered: GBV that skews the selected path only as far as it helps",
-        "this project, theory 5.1",
-        path_order=False,
-        closed_form="block",
-        split=tempered_split,
-        blocks=blocks,
-    )
+    """The verifier ``tgbv``; see `selecting_verifier` for ``blocks``."""
+    text = "tempered: GBV that skews the selected path only as far as it helps"
+    return selecting_verifier("tgbv", tempered_split, blocks, text, "this project, theory 5.1")
