@@ -72,12 +72,8 @@ def verify_first_path(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``bv``."""
-    return Verifier(
-        "bv",
-        verify_first_path,
+    text, source = (
         "block verification of the first path, the single-path optimum",
         "Sun et al., arXiv 2403.10444, algorithm 2",
-        needs="a path",
-        first_path_only=True,
-        closed_form="block",
     )
+    return Verifier("bv", verify_first_path, text, source, needs="a path", first_path_only=True, closed_form="block")

@@ -16,7 +16,7 @@ import torch
 
 from lpverify.core.draft_tree import DraftTree
 from lpverify.verifiers.rows import HostRows, Observation
-from lpverify.verifiers.token_buckets import BITS, FINE, LOWEST, cut
+from lpverify.verifiers.token_buckets import BITS, FINE, LOWEST, Children, cut
 
 
 def rows_of(tree: DraftTree, *, host: bool) -> HostRows:
@@ -27,6 +27,17 @@ def rows_of(tree: DraftTree, *, host: bool) -> HostRows:
     return HostRows(replace(tree, target=target, draft=draft))
 
 
+def merged(target: Any, draft: Any, limit: int) -> Children:
+    """Tokens put into bins and bins into buckets, as `children_of` does, on the device."""
+    leading = (target / draft).to(torch.float32).view(torch.int32) >> (23 - BITS)
+    bins = torch.where(draft == 0, FINE, (leading.clamp(LOWEST, LOWEST + FINE - 1) - LOWEST).long())
+    empty = draft.new_zeros((len(draft), FINE + 1))
+    fine = [empty.scatter_add(1, bins, values) for values in (target, draft)]
+    bucket = cut(fine[0] + fine[1], limit, xp)
+    p, q = (draft.new_zeros((len(draft), limit + 1)).scatter_add(1, bucket, values) for values in fine)
+    return Children(p, q, bins, bucket)
+
+
 class DeviceRows(HostRows):
     """The rows of a drafted tree on a device, in float64. Vectors that stay with the rows are tensors there."""
 
@@ -35,9 +46,7 @@ class DeviceRows(HostRows):
     def __init__(self, tree: DraftTree) -> None:
         self.tree = tree
         self.target, self.draft = tree.target.double(), tree.draft.double()
-        self.dtype = np.dtype(np.float64)
-        self._bins: Any = None  # (m, V) bin of every token
-        self._bucket: Any = None  # (m, FINE + 1) bucket of every bin
+        self.dtype, self._children = np.dtype(np.float64), None
         self._uploaded: dict[bytes, Any] = {}  # nodes and their draft rows, as `excess` got them
         self._at_node: tuple[Any, Any] = (None, None)  # the last argument of `_at` and its result
         self._lookup: Any = None  # (n, 2) draft row of every node, 0 at a leaf, and whether it has one
@@ -71,55 +80,26 @@ class DeviceRows(HostRows):
         every = len(split_rows) == len(self.draft)
         target = self.target.index_select(0, self.upload(self.tree.inner_nodes[split_rows]))
         draft = self.draft if every else self.draft.index_select(0, self.upload(split_rows))
-        masses, child = (target, draft), None
+        seen = Children(target, draft)
         if blocks is not None and draft.shape[1] > blocks:
-            masses = self._merge(target, draft, blocks)
-            child = self._bucket[index[1], self._bins[index[1], index[2]]] if every else None
-        parts += [mass.reshape(-1) for mass in masses]
-        if child is not None:
-            parts.append(child.double())
-        sizes = [edges, edges, size, masses[0].numel(), masses[1].numel()]
+            self._children = seen = merged(target, draft, blocks)
+        parts += [seen.target.reshape(-1), seen.draft.reshape(-1)]
+        if every and seen.bins is not None:
+            parts.append(seen.of(index[1], index[2]).double())
+        sizes = [edges, edges, size, seen.target.numel(), seen.draft.numel()]
         p, q, first, target, draft, of = np.split(torch.cat(parts).cpu().numpy(), np.cumsum(sizes))
         child = of.astype(np.int64) if len(of) else tokens if every else None
         target, draft = (mass.reshape(len(split_rows), -1) for mass in (target, draft))
         return Observation(p, q, target, draft, child).checked(first)
 
-    def _merge(self, target: Any, draft: Any, limit: int) -> tuple[Any, Any]:
-        """Put tokens into bins and bins into buckets, as `token_buckets.children_of` does; bucket masses p and q."""
-        leading = (target / draft).to(torch.float32).view(torch.int32) >> (23 - BITS)
-        bins = (leading.clamp(LOWEST, LOWEST + FINE - 1) - LOWEST).long()
-        self._bins = torch.where(draft == 0, FINE, bins)
-        empty = draft.new_zeros((len(draft), FINE + 1))
-        fine = [empty.scatter_add(1, self._bins, values) for values in (target, draft)]
-        self._bucket = cut(fine[0] + fine[1], limit, xp)
-        buckets = draft.new_zeros((len(draft), limit + 1))
-        p, q = (buckets.scatter_add(1, self._bucket, values) for values in fine)
-        return p, q
-
-    @property
-    def merged(self) -> bool:
-        return self._bins is not None
-
-    def skew(self, factor: Any) -> Any:
-        on_device = self.upload(factor)
-        return on_device if self._bucket is None else on_device.gather(1, self._bucket)
+    def along(self, values: Any, index: Any) -> Any:
+        return values.gather(1, index)
 
     def excess(self, nodes: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
         key = nodes.tobytes()
         if key not in self._uploaded:
             self._uploaded[key] = self.upload(nodes, self.tree.draft_row[nodes])
-        nodes, rows = self._uploaded[key]
-        return self._differences(nodes, rows, target_scale, draft_scale, skew).clamp_min(0).sum(dim=1)
-
-    def _differences(self, nodes: Any, rows: Any, a: Any, b: Any, skew: Any) -> Any:
-        """a p - b s q at nodes (r,) with draft rows (r,), both on the device, (r, V)."""
-        target, draft = self.target.index_select(0, nodes), self.draft.index_select(0, rows)
-        if skew is not None:
-            scales = skew.index_select(0, rows)
-            draft = draft * (scales if self._bins is None else scales.gather(1, self._bins.index_select(0, rows)))
-        if a is not None:
-            target = target * a[:, None]
-        return target - draft if b is None else target.addcmul(draft, b[:, None], value=-1)
+        return self._difference(*self._uploaded[key], target_scale, draft_scale, skew).clamp_min(0).sum(dim=1)
 
     def _at(self, node: Any) -> tuple[Any, Any, Any]:
         """A node, an int or a tensor on the device, there (1,); its draft row, 0 at a leaf; 1.0, or 0.0 at a leaf."""
@@ -136,7 +116,7 @@ class DeviceRows(HostRows):
     def difference(self, node: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
         nodes, rows, inner = self._at(node)
         a, b = (None if scale is None else scale.index_select(0, nodes) for scale in (target_scale, draft_scale))
-        return self._differences(nodes, rows, a, inner if b is None else b * inner, skew)[0]
+        return self._difference(nodes, rows, a, inner if b is None else b * inner, skew)[0]
 
     def at(self, values: Any, node: Any) -> Any:
         return values.index_select(0, self._at(node)[0])[0]

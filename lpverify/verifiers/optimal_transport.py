@@ -4,13 +4,10 @@ At a node with k drafted children the tokens drafted form a set S with probabili
 
     maximise  sum_{S, x in S} F(S, x)   s.t.  sum_x F(S, x) <= pi(S),  sum_S F(S, x) <= p(x),  F >= 0
 
-has the value 1 + min_H [p(H) - q(H)^k], minimum over sets H of tokens. y is x with probability F(S, x) / pi(S), else
-drawn from what is left of p, normalised. Only S matters, not the multiplicities, so the flow is found on sets: by
-augmenting paths in the arithmetic of the rows (exact for Fraction, feasible to the last bit for floats). The optimum is
-not unique; tokens are tried in the order of p/q descending (ties: larger p, then smaller id), so relabelling tokens
-relabels the law unless two tokens share both p and q. Rows on a device are solved on the host.
-
-At a single step this is the best any verifier can do; walked over several levels it is greedy, not optimal.
+has the value 1 + min_H [p(H) - q(H)^k], minimum over sets H of tokens (theory 2.6). y is x with probability
+F(S, x) / pi(S), else drawn from what is left of p, normalised. The optimum is not unique; tokens are tried in the order
+of p/q descending (ties: larger p, then smaller id), so relabelling tokens relabels the distribution unless two tokens
+share both p and q. Over several levels it is greedy, not optimal.
 
 References: Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas & Pal, arXiv 2511.15898.
 """
@@ -19,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import comb, factorial
 from typing import Any
 
@@ -33,8 +30,7 @@ from lpverify.verifiers.residual import residual_distribution
 from lpverify.verifiers.rows import on_host
 from lpverify.verifiers.top_down import verify_by_rule
 
-MAX_SETS = 5_000
-"""Most sets of drafted tokens at one node: 31 tokens of positive draft probability at k = 3, 99 at k = 2."""
+MAX_SETS = 5_000  # of drafted tokens at one node: 31 tokens of positive draft probability at k = 3, 99 at k = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +41,13 @@ class TransportRule:
     otherwise: Array  # (V,)
 
     def conditional(self, drafted: Any) -> Array:
-        """Law of y for each row of ``drafted`` (T, k), shape (T, V)."""
-        laws = []
+        """Distribution of y for each row of ``drafted`` (T, k), shape (T, V)."""
+        chosen = []
         for row in np.asarray(drafted).tolist():
             tokens, flows, slack = self.shares[frozenset(row)]
-            law = slack * self.otherwise
-            law[list(tokens)] += flows
-            laws.append(law)
-        return np.stack(laws)
+            chosen.append(slack * self.otherwise)
+            chosen[-1][list(tokens)] += flows
+        return np.stack(chosen)
 
 
 def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
@@ -99,15 +94,13 @@ def set_probabilities(masses: list[Any], count: int) -> dict[tuple[int, ...], An
     for size in range(1, min(count, len(masses)) + 1):
         longer = {}
         for members in combinations(range(len(masses)), size):
-            longer[members] = _times(polynomials[members[:-1]], factors[members[-1]])
+            old, new = polynomials[members[:-1]], factors[members[-1]]
+            longer[members] = [
+                sum((old[i] * new[n - i] for i in range(1, n + 1)), old[0] * new[n]) for n in range(count + 1)
+            ]
             result[members] = factorial(count) * longer[members][count]
         polynomials = longer
     return result
-
-
-def _times(first: list[Any], second: list[Any]) -> list[Any]:
-    """Product of two polynomials, cut at their common length."""
-    return [sum((first[i] * second[n - i] for i in range(1, n + 1)), first[0] * second[n]) for n in range(len(first))]
 
 
 def max_flow(
@@ -115,56 +108,44 @@ def max_flow(
 ) -> tuple[list[dict[int, Any]], list[Any], list[Any]]:
     """A maximum flow from sets to their members by shortest augmenting paths (Edmonds & Karp).
 
-    ``supply`` bounds the flow out of each set, ``demand`` the flow into each token. Returns the flow (one dict set ->
-    amount per token), what is left of the supply and of the demand. Amounts are only ever moved, by the smallest
-    capacity on the way, so floats stay feasible.
+    Exact for Fractions; amounts are only ever moved, by the smallest capacity on the way, so floats stay feasible to
+    the last bit. Returns the flow (one dict set -> amount per token), what is left of the supply and of the demand.
     """
     flow: list[dict[int, Any]] = [{} for _ in demand]
     supply, demand = list(supply), list(demand)
     for start in range(len(sets)):
         while supply[start] > 0 and (way := _augmenting_path(sets, flow, demand, start)):
-            amount = min([supply[start], demand[way[-1][1]]] + [flow[x][s] for s, x in _given_back(way)])
+            given_back = [(s, x) for (_, x), (s, _) in pairwise(way)]  # each later set leaves the token before it
+            amount = min([supply[start], demand[way[-1][1]]] + [flow[x][s] for s, x in given_back])
             supply[start] -= amount
             demand[way[-1][1]] -= amount
             for s, x in way:
                 flow[x][s] = flow[x][s] + amount if s in flow[x] else amount
-            for s, x in _given_back(way):
+            for s, x in given_back:
                 flow[x][s] -= amount
                 if flow[x][s] == 0:
                     del flow[x][s]
     return flow, supply, demand
 
 
-def _given_back(way: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The (set, token) edges whose flow the path takes away: each later set leaves the token before it."""
-    return [(s, x) for (_, x), (s, _) in zip(way, way[1:], strict=False)]
-
-
 def _augmenting_path(
     sets: list[tuple[int, ...]], flow: list[dict[int, Any]], demand: list[Any], start: int
 ) -> list[tuple[int, int]]:
     """The edges (set, token) that gain flow on a shortest path from set ``start`` to an unfilled token; [] if none."""
-    came_from: dict[int, tuple[int, int | None]] = {}  # token -> (set that reaches it, token which that set gives up)
-    queue: deque[tuple[int, int | None]] = deque([(start, None)])
-    seen = {start}
+    queue: deque[tuple[int, list[tuple[int, int]]]] = deque([(start, [])])
+    seen, reached = {start}, set()
     while queue:
-        s, given_up = queue.popleft()
+        s, way = queue.popleft()
         for x in sets[s]:
-            if x in came_from:
+            if x in reached:
                 continue
-            came_from[x] = (s, given_up)
+            reached.add(x)
             if demand[x] > 0:
-                way: list[tuple[int, int]] = []
-                token: int | None = x
-                while token is not None:
-                    owner, before = came_from[token]
-                    way.append((owner, token))
-                    token = before
-                return way[::-1]
+                return [*way, (s, x)]
             for other in flow[x]:
                 if other not in seen:
                     seen.add(other)
-                    queue.append((other, x))
+                    queue.append((other, [*way, (s, x)]))
     return []
 
 
@@ -175,10 +156,11 @@ def verify(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``ot``."""
+    text = "at every node the coupling that most often chooses a drafted child"
     return Verifier(
         "ot",
         verify,
-        "at every node the coupling that most often chooses a drafted child",
+        text,
         "Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas and Pal, arXiv 2511.15898",
         needs="independent children",
         path_order=False,

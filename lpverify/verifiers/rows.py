@@ -18,7 +18,7 @@ from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, accumulate, is_exact, zero
 from lpverify.verifiers.residual import positive_part
-from lpverify.verifiers.token_buckets import LONG, Children, children_of
+from lpverify.verifiers.token_buckets import LONG, children_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class HostRows:
         self.target: Any = tree.target
         self.draft: Any = tree.draft
         self.dtype = np.dtype(object) if is_exact(self.target) else np.dtype(np.float64)  # of vectors on the host
-        self._children: Children | None = None
+        self._children: Any = None  # as from `children_of`, where the rows are
 
     @property
     def edge_rows(self) -> tuple[Any, Any]:
@@ -103,43 +103,43 @@ class HostRows:
         """``values[node]`` for ``values`` (n, ...) where the rows are; ``node`` as in `StopDistribution.rows`."""
         return values[node]
 
+    def along(self, values: Any, index: Any) -> Any:
+        """``values[r, index[r, i]]``, (R, n), where the rows are; or of vectors."""
+        return values.take(index) if values.ndim == 1 else np.take_along_axis(values, index, axis=1)
+
     def skew(self, factor: Array) -> Any:
-        """Factors q*/q of the children (m, C) in the form that `excess` and `ResidualRows` take."""
-        return factor if self._children is None else self._children.by_bin(factor)
+        """Factors q*/q of the children (m, C) in the form that `excess` and `ResidualRows` take, by bin if merged."""
+        return self.along(self.upload(factor), self._children.bucket) if self.merged else self.upload(factor)
 
     def excess(self, nodes: Any, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
         """sum_x max(a p(x) - b s(x) q(x), 0) at inner ``nodes`` (r,), integers on the host.
 
         ``target_scale`` a, ``draft_scale`` b (r,): where the rows are; ``skew`` s: as from `skew`. None: 1.
         """
+        rows = self.tree.draft_row[nodes]
         if self.target.shape[1] < LONG or is_exact(self.target):
-            return positive_part(self._difference(nodes, target_scale, draft_scale, skew)).sum(axis=1)
-        ones = [None] * len(nodes)
-        scales = (ones if scale is None else scale for scale in (target_scale, draft_scale))
-        each = zip(nodes.tolist(), *scales, strict=True)  # a long row at a time stays in the cache
-        return np.array([positive_part(self._difference(node, a, b, skew)).sum() for node, a, b in each])
+            return positive_part(self._difference(nodes, rows, target_scale, draft_scale, skew)).sum(axis=1)
+        scales = ([None] * len(nodes) if scale is None else scale for scale in (target_scale, draft_scale))
+        each = zip(nodes.tolist(), rows, *scales, strict=True)  # a long row at a time stays in the cache
+        return np.array([positive_part(self._difference(*one, skew)).sum() for one in each])
 
     def difference(self, node: int, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
         """a p - b s q at ``node``, (V,), of scales (n,); a p at a leaf."""
         a, b = (None if scale is None else scale[node] for scale in (target_scale, draft_scale))
         if self.tree.draft_row[node] < 0:
             return self.target[node] if a is None else self.target[node] * a
-        return self._difference(node, a, b, skew)
+        return self._difference(node, self.tree.draft_row[node], a, b, skew)
 
-    def _difference(self, node: Any, a: Any, b: Any, skew: Any) -> Any:
-        """a p - b s q at one node, (V,), or at nodes (r,) with a, b (r,), as (r, V)."""
-        row = self.tree.draft_row[node]
+    def _difference(self, node: Any, row: Any, a: Any, b: Any, skew: Any) -> Any:
+        """a p - b s q at a node with draft row ``row``, (V,); or at nodes (r,) with rows, a and b (r,), as (r, V)."""
         a, b = (x[:, None] if np.ndim(node) and x is not None else x for x in (a, b))
-        target, draft = self.target[node], self.draft[row]
+        target, draft = self.take(self.target, node), self.take(self.draft, row)
         if skew is not None:
-            scales = skew[row] if b is None else skew[row] * b
-            if self._children is not None and self._children.bins is not None:
-                bins = self._children.bins[row]
-                scales = np.take_along_axis(scales, bins, axis=1) if np.ndim(node) else scales.take(bins)
-            draft = scales * draft
-        elif b is not None:
-            draft = draft * b
-        return (target if a is None else target * a) - draft
+            scales = self.take(skew, row)
+            draft = draft * (self.along(scales, self.take(self._children.bins, row)) if self.merged else scales)
+        if a is not None:
+            target = target * a
+        return target - (draft if b is None else draft * b)
 
     def add_up(self, index: Any, values: Any, size: int) -> Any:
         """``result[i] = sum of values[e] over index[e] == i``, (size,); ``index`` where the rows are."""

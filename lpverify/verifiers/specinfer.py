@@ -8,9 +8,8 @@ The residuals have a closed form. With t_1 = 0, R_1 = 1, t_{j+1} = t_j + R_j and
 
     p_j = max(p - t_j q, 0) / R_j,
 
-so the rows are summed once for every rejection that can be followed by another offer, which is seldom: most nodes have
-one drafted child. A repeated child is offered again: merging repeats would skip a rejection and be lossy. A rejected
-token has p_{j+1} = 0 from then on.
+so the rows are summed once for every rejection that can be followed by another offer. A repeated child is offered
+again: merging repeats would skip a rejection and be lossy. A rejected token has p_{j+1} = 0 from then on.
 
 Reference: Miao et al., SpecInfer, arXiv 2305.09781, algorithm 2 (multi-step speculative sampling).
 """
@@ -35,9 +34,8 @@ def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
     threshold, excess = zero(target), one(target)
     for _ in range(count):
         accept.append(acceptance(positive_part(target - threshold * draft), excess * draft))
-        threshold, excess = next_residual(
-            threshold + excess, positive_part(target - (threshold + excess) * draft).sum()
-        )
+        threshold = threshold + excess
+        threshold, excess = next_residual(threshold, positive_part(target - threshold * draft).sum())
     return SequentialRule(np.stack(accept), residual_distribution(positive_part(target - threshold * draft), target))
 
 
@@ -52,15 +50,12 @@ def verify(tree: DraftTree) -> StopDistribution:
     seen = rows.observe()
     offers = offers_of(tree)
     xp, inner, unit = rows.xp, len(tree.inner_nodes), one(seen.target_edge)
-    edge = np.clip(offers.child - 1, 0, None)
-    again = [np.flatnonzero(offers.count > j + 1) for j in range(offers.child.shape[1])]
-    position = []
-    for later in again:
-        position.append(np.arange(inner))
-        position[-1][later] = inner + np.arange(len(later))
+    offered_again = [offers.count > j + 1 for j in range(offers.child.shape[1])]
+    again = [np.flatnonzero(nodes) for nodes in offered_again]
+    position = [np.where(nodes, inner - 1 + nodes.cumsum(), np.arange(inner)) for nodes in offered_again]
     p, q, real, threshold, excess, place, *indices = rows.upload(
-        seen.target_edge[edge],
-        seen.draft_edge[edge],
+        offers.of_edges(seen.target_edge),
+        offers.of_edges(seen.draft_edge),
         offers.real * unit,
         zeros(inner, seen.target_edge),
         ones(inner, seen.target_edge),
@@ -84,11 +79,6 @@ def verify(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``specinfer``."""
-    return Verifier(
-        "specinfer",
-        verify,
-        "recursive rejection: offer the drafted children one after the other",
-        "Miao et al., arXiv 2305.09781, algorithm 2",
-        needs="independent children",
-        node_rule=node_rule,
-    )
+    text = "recursive rejection: offer the drafted children one after the other"
+    source = "Miao et al., arXiv 2305.09781, algorithm 2"
+    return Verifier("specinfer", verify, text, source, needs="independent children", node_rule=node_rule)

@@ -5,16 +5,11 @@ max(p - gamma min(q, p/rho), 0) normalised, where
 
     beta(rho) = sum_x min(q(x), p(x)/rho),   gamma = (1 - (1-beta)^k) / beta = sum_{i<k} (1-beta)^i.
 
-The rule is lossless for every rho in [1, k] with gamma <= rho, since then the residual is nowhere negative; gamma grows
-with rho and acceptance 1 - (1-beta)^k falls, so the best rho is the root of gamma(rho) = rho. With
-E(rho) = sum_x max(p - rho q, 0) = 1 - rho beta the root solves
-
-    rho = S(E(rho)),     S(E) = 1 + E^(1/k) + ... + E^((k-1)/k),
-
-and max(rho, S(E(rho))) is lossless for any rho: E falls, so it is never below the root. y may be a drafted token;
-verification then descends to it. The root is irrational in general: with Fraction rows a rational just above it that
-satisfies gamma <= rho is used, so that the distribution is exact and the value agrees with the float one to about
-1e-14. At a large vocabulary the root is found on bins of tokens and improved by a Newton step on the rows.
+The rule is lossless for every rho in [1, k] with gamma <= rho; the best rho is the root of gamma(rho) = rho, which is
+that of rho = S(E(rho)) too. y may be a drafted token; verification then descends to it. The root is irrational in
+general: with Fraction rows a rational just above it that satisfies gamma <= rho is used, so that the distribution is
+exact and the value agrees with the float one to about 1e-14. At a large vocabulary the root is found on bins of tokens
+and improved by a Newton step on the rows.
 
 Reference: Sun et al., SpecTr, arXiv 2310.15141, algorithm 2 and theorem 2.
 """
@@ -35,11 +30,8 @@ from lpverify.verifiers.sample import BELOW_ONE
 from lpverify.verifiers.token_buckets import FINE
 from lpverify.verifiers.top_down import SequentialRule, offers_of, verify_offers
 
-BISECTIONS = 56
-"""Halvings of [1, k]: to the last bit of rho for k <= 16."""
-
-STEP = 1e-3
-"""Relative step of the difference quotient in `slope_at`."""
+BISECTIONS = 56  # halvings of [1, k]: to the last bit of rho for k <= 16
+STEP = 1e-3  # relative step of the difference quotient in `slope_at`
 
 
 def node_rule(target: Array, draft: Array, count: int) -> SequentialRule:
@@ -57,10 +49,13 @@ def best_rho(target: Array, draft: Array, count: int) -> Any:
     >>> round(float(best_rho(np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1]), 3)), 4)
     1.9395
     """
+    if count == 1 or _fits(target, draft, count, one(target)):
+        return one(target)
     if is_exact(target):
-        return _rational_rho(target, draft, count)
-    if count == 1 or _fits(target, draft, count, 1.0):
-        return 1.0
+        rho, step = Fraction(best_rho(as_float(target), as_float(draft), count)), Fraction(count, 2**52)
+        while not _fits(target, draft, count, rho):  # rho = count does
+            rho, step = min(rho + step, Fraction(count)), 2 * step
+        return rho
     low, high = 1.0, float(count)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
@@ -69,16 +64,6 @@ def best_rho(target: Array, draft: Array, count: int) -> Any:
         else:
             low = middle
     return high
-
-
-def _rational_rho(target: Array, draft: Array, count: int) -> Fraction:
-    if _fits(target, draft, count, Fraction(1)):
-        return Fraction(1)
-    rho = Fraction(best_rho(as_float(target), as_float(draft), count))
-    step = Fraction(count, 2**52)
-    while not _fits(target, draft, count, rho):  # rho = count does
-        rho, step = min(rho + step, Fraction(count)), 2 * step
-    return rho
 
 
 def _fits(target: Array, draft: Array, count: int, rho: Any) -> bool:
@@ -115,13 +100,10 @@ def verify(tree: DraftTree) -> StopDistribution:
     several = np.flatnonzero(offers.count > 1)  # with one offer rho = gamma = 1
     count = offers.count[several]
     seen = rows.observe(several, blocks=FINE)
-    assert seen.target is not None
-    assert seen.draft is not None
     xp, inner, unit = rows.xp, len(tree.inner_nodes), one(seen.target_edge)
     masses = list(zip(seen.target, seen.draft, count.tolist(), strict=True))
     roots = [best_rho(p, q, k) for p, q, k in masses]
     slopes = [slope_at(p, q, k, rho) for (p, q, k), rho in zip(masses, roots, strict=True)] if rows.merged else roots
-    edge = np.clip(offers.child - 1, 0, None)
     position = np.full(inner, len(several))  # of every inner node among those with several offers
     position[several] = np.arange(len(several))
     rho, slope, counts, single, p, q, real, p_edge, q_edge, node_at, edge_at, all_at = rows.upload(
@@ -129,8 +111,8 @@ def verify(tree: DraftTree) -> StopDistribution:
         np.array(slopes, dtype=rows.dtype),
         count if rows.dtype == object else count.astype(np.float64),
         np.array([[unit, unit, unit]]),
-        seen.target_edge[edge],
-        seen.draft_edge[edge],
+        offers.of_edges(seen.target_edge),
+        offers.of_edges(seen.draft_edge),
         offers.real * unit,
         seen.target_edge,
         seen.draft_edge,
@@ -161,11 +143,6 @@ def verify(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``spectr``."""
-    return Verifier(
-        "spectr",
-        verify,
-        "K-SEQ: accept children in order with probability min(1, p / (rho q))",
-        "Sun et al., arXiv 2310.15141, algorithm 2",
-        needs="independent children",
-        node_rule=node_rule,
-    )
+    text = "K-SEQ: accept children in order with probability min(1, p / (rho q))"
+    source = "Sun et al., arXiv 2310.15141, algorithm 2"
+    return Verifier("spectr", verify, text, source, needs="independent children", node_rule=node_rule)

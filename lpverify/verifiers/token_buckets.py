@@ -41,16 +41,12 @@ class Children:
 
     target: Array
     draft: Array
-    bins: npt.NDArray[np.int16] | None = None
+    bins: Any = None
     bucket: Any = None
 
     def of(self, rows: Any, tokens: Any) -> Any:
         """The children that ``tokens[e]`` of ``rows[e]`` belong to, (E,)."""
         return np.asarray(tokens) if self.bins is None else self.bucket[rows, self.bins[rows, tokens]]
-
-    def by_bin(self, by_child: Array) -> Array:
-        """Values of children (m, C) as values of bins (m, FINE + 1), or of tokens (m, V) where there are no bins."""
-        return by_child if self.bins is None else np.take_along_axis(by_child, self.bucket, axis=1)
 
 
 def children_of(target: Any, draft: Array, limit: int | None = BUCKETS) -> Children:

@@ -1,8 +1,7 @@
 """Top-down tree verification: from the root, couple one target token with the drafted children (theory 6).
 
 At a node with k paths that continue a rule turns the k drafted tokens into a distribution of one token y whose average
-over drafts is the target row. If y was drafted, verification descends to that child with the paths through it, else it
-stops and emits y; at a leaf y comes from the target. If the rule of one node is lossless, the whole is.
+over drafts is the target row. If y was drafted, verification descends to that child, else it stops and emits y.
 
 Two forms of the same thing: `verify_offers` for rules that accept the drafted children one after the other with
 probabilities known at the drafted tokens (SpecInfer, SpecTr, NSS), which touch long rows as little as possible, and
@@ -37,14 +36,11 @@ class SequentialRule:
     def conditional(self, drafted: Any) -> Array:
         """Distribution of y for each row of ``drafted`` (T, k), shape (T, V)."""
         drafted = np.asarray(drafted)
-        tuples, count = drafted.shape
-        chosen: Array = zeros((tuples, len(self.otherwise)), self.otherwise)
+        chosen = zeros((len(drafted), len(self.otherwise)), self.otherwise)
         alive = chosen[:, 0] + 1
-        every = list(range(tuples))
-        for j in range(count):
-            tokens = drafted[:, j].tolist()
-            accepted = alive * self.accept[j][tokens]
-            chosen[every, tokens] += accepted
+        for accept, tokens in zip(self.accept, drafted.T, strict=False):
+            accepted = alive * accept[tokens]
+            chosen[np.arange(len(drafted)), tokens] += accepted
             alive = alive - accepted
         together: Array = chosen + alive[:, None] * self.otherwise
         return together
@@ -61,6 +57,10 @@ class Offers:
     child: Any
     real: Any
     count: Any
+
+    def of_edges(self, values: Array) -> Array:
+        """Values (n-1,) of nodes 1..n-1 as values of offers, (m, k); arbitrary where there is none."""
+        return values[np.clip(self.child - 1, 0, None)]
 
 
 def offers_of(tree: Topology) -> Offers:
@@ -87,12 +87,9 @@ def verify_offers(
 ) -> StopDistribution:
     """The stop distribution of accepting the offers of every node one after the other.
 
-    Args:
-        accept: (m, k) acceptance probability of every offer given that the earlier ones were rejected, 0 where there
-            is none; where the rows are.
-        extra: (n-1,) probability of the last token of nodes 1..n-1 after all offers of its parent were rejected; None:
-            0, a rejected token is never drawn again.
-        next_token: the distribution after a stop.
+    ``accept`` (m, k): probability of every offer given that the earlier ones were rejected, 0 where there is none.
+    ``extra`` (n-1,): probability of the last token of nodes 1..n-1 after all offers of its parent were rejected; None:
+    0, a rejected token is never drawn again. Both where the rows are. ``next_token``: the distribution after a stop.
     """
     tree, xp, inner = rows.tree, rows.xp, len(rows.tree.inner_nodes)
     nodes, used = tree.node_of, np.arange(tree.node_of.shape[1]) <= tree.lengths[:, None]

@@ -7,15 +7,10 @@ When the child x of a node fails, the node continues with
 
 and its next child is offered; a node without further children is accepted with its w. The root always accepts.
 
-All p' of a node have the form max(a p - b q, 0) / w: with C_j = 1 / (1 - q of the j children that have failed), a = w
-and b = 0 at first, one rejection gives
-
-    R = sum_x max(a p - (b + C_j) q, 0),    D = R + 1 - w,    w <- R / D,    a <- a / D,    b <- (b + C_j) / D,
-
-because a child can fail only where the residual is 0 at its token. So the whole tree takes one sum over the vocabulary
-for every drafted edge. The weight of a node depends on such a sum only through children that are not the first of their
-parent: w along first children is a running minimum. Sums are therefore taken in waves, as many as there are branches
-one after the other, at most K, not one for every level.
+All p' of a node have the form max(a p - b q, 0) / w, and one rejection takes one sum over the vocabulary (theory 6). The
+weight of a node depends on such a sum only through children that are not the first of their parent: w along first
+children is a running minimum. Sums are therefore taken in waves, as many as there are branches one after the other, at
+most K, not one for every level.
 
 Reference: Weng et al., Traversal Verification for Speculative Tree Decoding, arXiv 2505.12398, algorithm 2.
 """
@@ -33,8 +28,7 @@ from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.residual import positive_part, residual_distribution
 from lpverify.verifiers.rows import ResidualRows, rows_of
 
-LARGEST_RATIO = 1e300
-"""Products of p/q along first children are cut here: they are compared with 1."""
+LARGEST_RATIO = 1e300  # products of p/q along first children are cut here: they are compared with 1
 
 
 def after_rejection(target: Array, draft: Array, weight: Any, token: int) -> tuple[Array, Array, Any]:
@@ -57,7 +51,7 @@ class Visit:
     * ``sibling`` (n,): how many children of the same parent are offered before the node. ``wave`` (n,): the number of
       sums over rows, one after the other, that its weight depends on.
     * ``branch`` (n,): the nearest ancestor, or the node itself, that is not a first child; the root has itself.
-    * ``post_order`` (n,): the nodes in the order in which they are offered.
+    * ``post_order``: the nodes in the order in which they are offered.
     """
 
     sibling: Any
@@ -76,9 +70,7 @@ def visit_of(tree: Topology) -> Visit:
     """
     children: list[list[int]] = [[] for _ in range(tree.size)]
     sibling, wave, branch = [0] * tree.size, [0] * tree.size, list(range(tree.size))
-    for node, above in enumerate(tree.parent.tolist()):
-        if above < 0:
-            continue
+    for node, above in enumerate(tree.parent[1:].tolist(), 1):
         sibling[node] = len(children[above])
         wave[node] = wave[above] + sibling[node]
         branch[node] = branch[above] if sibling[node] == 0 else node
@@ -126,9 +118,7 @@ def turns_of(tree: Topology, visit: Visit, p: Array, q: Array) -> tuple[list[Tur
     unit = one(p)
     count = np.bincount(tree.parent[1:], minlength=tree.size)  # children of every node
     failed, scale, cap, factor = (np.full(tree.size, value, dtype=p.dtype) for value in (zero(p), unit, unit, unit))
-    for node, above in enumerate(tree.parent.tolist()):
-        if above < 0:
-            continue
+    for node, above in enumerate(tree.parent[1:].tolist(), 1):
         left = max(unit - failed[above], q[node])  # what is left of q includes the token itself
         scale[node] = unit / left if is_exact(p) else min(1 / float(left), LARGEST_RATIO)
         failed[above] += q[node]
@@ -136,8 +126,7 @@ def turns_of(tree: Topology, visit: Visit, p: Array, q: Array) -> tuple[list[Tur
             ratio = p[node] / q[node] if is_exact(p) else min(float(p[node]) / float(q[node]), LARGEST_RATIO)
             cap[node] = min(unit, cap[above] * ratio)
             factor[node] = factor[above] * ratio if is_exact(p) else min(factor[above] * ratio, LARGEST_RATIO)
-    siblings = zip(tree.parent.tolist(), visit.sibling.tolist(), strict=True)
-    child_of = {place: node for node, place in enumerate(siblings)}
+    child_of = {at: node for node, at in enumerate(zip(tree.parent.tolist(), visit.sibling.tolist(), strict=True))}
     latest, states = np.zeros(tree.size, dtype=np.int64), 0
     failing = np.zeros(0, dtype=np.int64)
     turns = []
@@ -215,11 +204,5 @@ def verify(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``traversal``."""
-    return Verifier(
-        "traversal",
-        verify,
-        "Traversal: offer leaves first, then their parents",
-        "Weng et al., arXiv 2505.12398, algorithm 2",
-        needs="independent children",
-        leaf_to_root=True,
-    )
+    text, source = "Traversal: offer leaves first, then their parents", "Weng et al., arXiv 2505.12398, algorithm 2"
+    return Verifier("traversal", verify, text, source, needs="independent children", leaf_to_root=True)
