@@ -76,9 +76,8 @@ class Verifier:
     * ``path_order``: the result depends on the order of the paths. ``first_path_only``: the others are ignored.
     * ``node_rule``: of top-down tree verifiers, (target row, draft row, k) -> `NodeRule`, from which exact evaluation
       recurses on (node, k) instead of enumerating drafts. ``leaf_to_root``: of Traversal, with the same use.
-    * ``closed_form``: how the prefix acceptance probability f goes down the tree, where there is a formula:
-      "token", f(cx) = f(c) min(p(x|c), q(x|c)), or "block", f(cx) = min(p(x|c) f(c), Q*(cx)) with Q* the distribution
-      of the verified path: that of the first path, or of the path of smallest rank if there is a ``split``.
+    * ``closed_form``: the formula, if any, for the prefix acceptance probability: "token", f(cx) = f(c) min(p(x|c),
+      q(x|c)), or "block", f(cx) = min(p(x|c) f(c), Q*(cx)) with Q* the distribution of the verified path.
     * ``split``: how rank measures are split among the children of a node (`lpverify.verifiers.splits`); None: the
       first path is verified, or the verifier does not select a path at all. ``blocks``: a larger vocabulary is merged
       into so many buckets of tokens before it is split (None: never).

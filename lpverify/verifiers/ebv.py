@@ -74,7 +74,8 @@ def coupled_split(
 
     def children(rows: Any, tokens: Any) -> RankMeasure:
         rows = np.asarray(rows)
-        child = rows * row.shape[1] + layout.place[rows, tokens]
+        place = layout.place[rows, tokens]
+        child = rows * row.shape[1] + np.where(layout.draft[rows, place] > 0, place, 0)
         number = groups.number[child]
         index, inside = ranges(groups.first_part[number], groups.first_part[number + 1])
         mass = groups.mass[index] * inside
@@ -83,7 +84,7 @@ def coupled_split(
         cell = (groups.cell[index[shared]] - groups.first_cell[number[shared]][:, None]) * inside[shared]
         position = child[shared] - groups.first_child[number[shared]]
         mass[shared] *= shares[problem[shared][:, None], position[:, None], cell]
-        # A child that is never drafted, or whose share is below the smallest double, gets the measure of its group.
+        # A child whose share is below the smallest double gets the measure of its group.
         mass = np.where((mass > 0).any(axis=-1, keepdims=True), mass, groups.mass[index] * inside)
         total = mass.sum(axis=-1, keepdims=True)
         return rescaled(groups.above[index], groups.width[index], mass / total, layout.measure.scale[rows])
@@ -150,25 +151,19 @@ def spared_row(layout: Layout, weight: Array, back: Fraction = Fraction(1, 2)) -
 class Groups:
     """The groups of R nodes, G in all, with their atoms of positive mass and their cells, all numbered consecutively.
 
-    * ``number`` (R V,): group of every child. ``first_child``, ``first_cell``, ``first_part`` (G + 1,): bounds.
-    * ``problem`` (G,): number of the group among those with at least two drafted children; -1 for others.
-    * ``atom_mass``, ``atom_moment``, ``atom_child``, ``atom_cell`` (N,): mass, integral of phi', child and cell of the
-      atoms. ``first_atom`` (G + 1,): bounds.
-    * ``above``, ``width``, ``mass``, ``cell``: neighbouring atoms in the same piece and cell, taken together: the parts
-      of which the measures of children are made.
+    Neighbouring atoms in the same piece and cell, taken together, are the parts of which children's measures are made.
     """
 
-    number: Ints
-    first_child: Ints
+    number: Ints  # (R V,) group of every child
+    first_child: Ints  # (G + 1,) bounds of the groups, as those of cells and parts
     first_cell: Ints
-    first_atom: Ints
     first_part: Ints
-    problem: Ints
-    atom_mass: Array
+    problem: Ints  # (G,) number of the group among those with at least two drafted children; -1 for others
+    atom_mass: Array  # (N,) mass, integral of phi', child and cell of the atoms
     atom_moment: Array
     atom_child: Ints
     atom_cell: Ints
-    above: Array
+    above: Array  # of the parts, as in `RankMeasure`, and their cells
     width: Array
     mass: Array
     cell: Ints
@@ -200,7 +195,6 @@ class Groups:
             number,
             np.append(first_child, rows * size),
             first_cell,
-            first_atom,
             np.searchsorted(of_group[part], np.arange(len(first_child) + 1)),
             np.where(several, several.cumsum() - 1, -1),
             mass,
@@ -235,30 +229,37 @@ def _shared_out(groups: Groups, layout: Layout, row: Array, couple: Coupling) ->
     met = (table * phi[:, None, :]).sum(axis=-1)
     missed = abs(met - wanted).sum(axis=-1)
     missed = np.where(missed == missed, missed, INFINITE)  # Newton's method left the doubles: pooling always exists
-    is_shared = np.diff(groups.first_atom)[problem] > np.diff(groups.first_cell)[problem]
-    tolerated = np.where(is_shared, MISSED_IF_SHARED, MISSED)
-    for number in (missed > tolerated * wanted.sum(axis=-1)).nonzero()[0]:
-        pooled = _pooled(groups, problem[number], table.shape[1:], phi[number], q[number], wanted[number])
-        reached = (pooled * phi[number]).sum(axis=-1)
-        if abs(reached - wanted[number]).sum() < missed[number]:
-            table[number], met[number] = pooled, reached
+    group = groups.number[groups.atom_child]
+    is_shared = np.bincount(group)[problem] > np.diff(groups.first_cell)[problem]
+    far = (missed > np.where(is_shared, MISSED_IF_SHARED, MISSED) * wanted.sum(axis=-1)).nonzero()[0]
+    if len(far):
+        of = np.full(len(groups.problem), -1)  # of every group its number among those
+        of[problem[far]] = np.arange(len(far))
+        atom = (of[group] >= 0).nonzero()[0]
+        group, own = group[atom], zeros((len(far), *table.shape[1:]), q)
+        position = (
+            groups.atom_child[atom] - groups.first_child[group],
+            groups.atom_cell[atom] - groups.first_cell[group],
+        )
+        np.add.at(own, (of[group], *position), groups.atom_mass[atom])
+        pooled = _pooled(own / total[far, :, None], phi[far], q[far], wanted[far])
+        reached = (pooled * phi[far, None, :]).sum(axis=-1)
+        better = abs(reached - wanted[far]).sum(axis=-1) < missed[far]
+        table[far[better]], met[far[better]] = pooled[better], reached[better]
     q_star = q_star.reshape(-1).copy()
     q_star[child[is_child]] = (met * size)[is_child]
     q_star = q_star.reshape(row.shape)
     return table / (mu + (mu == 0))[:, None, :], q_star / q_star.sum(axis=-1, keepdims=True)
 
 
-def _pooled(groups: Groups, number: int, shape: tuple[int, ...], phi: Array, q: Array, wanted: Array) -> Array:
-    """PBV's table (W, n) of group ``number``: what each child keeps of its own cells, and gets from the pool."""
-    atoms = slice(groups.first_atom[number], groups.first_atom[number + 1])
-    own, mass = zeros(shape, q), groups.atom_mass[atoms]
-    child, cell = groups.atom_child[atoms], groups.atom_cell[atoms]
-    np.add.at(own, (child - groups.first_child[number], cell - groups.first_cell[number]), mass / mass.sum())
-    ordered = (own * phi).sum(axis=-1)
-    one_group = np.zeros(1, dtype=np.int64), np.zeros((1, len(q)), dtype=np.int64)
-    of_own, of_pool = (part[0] for part in pooling(q[None], ordered[None], wanted[None], *one_group))
-    pool = (of_pool[:, None] * own).sum(axis=0)
-    table: Array = of_own[:, None] * own + (of_pool * q)[:, None] * divide(pool, pool.sum(), where_zero=zero(q))
+def _pooled(own: Array, phi: Array, q: Array, wanted: Array) -> Array:
+    """PBV's tables (B, W, n): what the children keep of their ``own`` cells (B, W, n), and get from the pool."""
+    ordered = (own * phi[:, None, :]).sum(axis=-1)
+    number = np.repeat(np.arange(len(q))[:, None], q.shape[1], axis=1)
+    kept, given = pooling(q, ordered, wanted, number[:, 0] * q.shape[1], number)
+    pool = (given[:, :, None] * own).sum(axis=1)
+    pool = divide(pool, pool.sum(axis=-1, keepdims=True), where_zero=zero(q))
+    table: Array = kept[:, :, None] * own + (given * q)[:, :, None] * pool[:, None, :]
     return table
 
 

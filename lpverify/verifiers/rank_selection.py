@@ -1,8 +1,7 @@
 """Selecting the drafted path of smallest rank, and block verification of it (theory 5).
 
-A split divides the rank measure of a node among its children, level by level down to the leaves; every path then has
-a rank measure, and the path of smallest rank is selected (`lpverify.verifiers.smallest_rank`). The selected path is
-distributed as one draft path with rows q*, so block verification with q* in the place of q is valid.
+A split divides the rank measure of a node among its children, level by level down to the leaves. The path of smallest
+rank is distributed as one draft path with rows q*, so block verification with q* in the place of q is valid.
 """
 
 from __future__ import annotations

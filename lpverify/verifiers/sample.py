@@ -22,8 +22,8 @@ BELOW_ONE = 1 - 2.0**-53  # the largest double below 1: times a double it is les
 def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, int]:
     """One (stop node, next token): two uniforms, the first for the node, the second for the token.
 
-    On a device both are drawn there and come to the host together, one synchronisation. Raises InputError where a
-    distribution has no positive weight or is not a number, or a uniform is not in [0, 1).
+    On a device both are drawn there, one synchronisation. Raises InputError where a distribution has no positive weight
+    or is not a number, or a uniform is not in [0, 1).
 
     >>> from lpverify.core.draft_tree import DraftTree
     >>> from lpverify.verifiers import verifier
@@ -32,8 +32,7 @@ def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, in
     (0, 1)
     """
     first, second = generator.random(), generator.random()
-    for uniform in (first, second):
-        _check_uniform(uniform)
+    _check_uniforms(first, second)
     stop, weights = distribution.stop, getattr(distribution.rows, "weights", distribution.rows)  # without their sum
     if isinstance(stop, np.ndarray):
         node = _pick(stop, first)
@@ -51,14 +50,12 @@ def sample(distribution: StopDistribution, generator: Uniforms) -> tuple[int, in
 
 
 def pick(weights: Any, uniform: float) -> int:
-    """The index that ``uniform`` in [0, 1) selects from ``weights`` (n,), which need not sum to 1.
-
-    Raises InputError when no weight is positive or ``uniform`` is not in [0, 1).
+    """The index that ``uniform`` selects from ``weights`` (n,), which need not sum to 1. Raises InputError as `sample`.
 
     >>> [pick(np.array([0.0, 0.25, 0.75, 0.0]), u) for u in (0.0, 0.2499, 0.25, 1 - 2**-53)]
     [1, 1, 2, 2]
     """
-    _check_uniform(uniform)
+    _check_uniforms(uniform)
     index = _pick(weights, uniform)
     if index < 0:
         raise errors.fail("weights", got=f"a sum of {weights.sum()}", expected="a positive weight")
@@ -91,6 +88,7 @@ def pick_each(weights: Any, uniforms: Any) -> Any:
     return xp.where(total > 0, first, -1)
 
 
-def _check_uniform(uniform: float) -> None:
-    if not 0 <= uniform < 1:
-        raise errors.fail("uniform", got=uniform, expected="a number in [0, 1)")
+def _check_uniforms(*uniforms: float) -> None:
+    for uniform in uniforms:
+        if not 0 <= uniform < 1:
+            raise errors.fail("uniform", got=uniform, expected="a number in [0, 1)")

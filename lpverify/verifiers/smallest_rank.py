@@ -20,8 +20,8 @@ from lpverify.verifiers.rank_measure import RankMeasure
 def smallest_rank(leaves: RankMeasure, multiplicity: Sequence[int], order: Any = None) -> Array:
     """Probability (n,) of each of n leaves that one of its ``multiplicity`` >= 1 paths has the smallest rank of all.
 
-    Pieces that begin and end at the same double count as points; equal points rank by ``order`` (n,), the position of
-    every leaf, or by that in ``leaves`` if not given.
+    Pieces that begin and end at the same double count as points; equal points rank by ``order`` (n,), the positions of
+    the leaves (None: as in ``leaves``).
 
     >>> twice = RankMeasure(*np.array([[[0.5], [0.0]], [[0.5], [0.5]], [[1.0], [1.0]]]), np.ones(2))
     >>> smallest_rank(twice, [1, 1]).tolist(), smallest_rank(twice, [1, 2]).tolist()

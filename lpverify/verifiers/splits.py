@@ -31,8 +31,8 @@ class Split:
 
     * ``q_star`` (R, V): q*(x|c), the draft row of the selected path; rows sum to 1.
     * ``place`` (R, V): position of every token in the order of the children.
-    * ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of the nodes ``rows[e]``. A child with
-      q(x|c) = 0 is never drafted; it gets its node's measure.
+    * ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of the nodes ``rows[e]``; any measure for a
+      child with q(x|c) = 0, which is never drafted.
     """
 
     q_star: Array
@@ -85,8 +85,8 @@ def segment_sums(values: Array, first: Ints) -> Array:
 def cut(measure: RankMeasure, masses: Array) -> Atoms:
     """Cut R measures at the right ends of consecutive intervals of ``masses`` (R, n), rows that sum to 1.
 
-    Positions are located from the nearer end of [0, 1], and the atoms of an interval are scaled to sum to its mass, so
-    that an interval of mass 1e-200 is as accurate as any other.
+    Positions are located from the nearer end of [0, 1], and the atoms of an interval are scaled to sum to its mass:
+    an interval of mass 1e-200 is as accurate as any other.
     """
     (rows, size), pieces = masses.shape, measure.mass.shape[1]
     row = np.arange(rows)[:, None]

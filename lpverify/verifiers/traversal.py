@@ -7,10 +7,9 @@ When the child x of a node fails, the node continues with
 
 and its next child is offered; a node without further children is accepted with its w. The root always accepts.
 
-All p' of a node have the form max(a p - b q, 0) / w, and one rejection takes one sum over the vocabulary (theory 6). The
+All p' of a node have the form max(a p - b q, 0) / w, and a rejection takes one sum over the vocabulary (theory 6). The
 weight of a node depends on such a sum only through children that are not the first of their parent: w along first
-children is a running minimum. Sums are therefore taken in waves, as many as there are branches one after the other, at
-most K, not one for every level.
+children is a running minimum. So sums are taken in at most K waves, not one for every level.
 
 Reference: Weng et al., Traversal Verification for Speculative Tree Decoding, arXiv 2505.12398, algorithm 2.
 """
@@ -34,8 +33,7 @@ LARGEST_RATIO = 1e300  # products of p/q along first children are cut here: they
 def after_rejection(target: Array, draft: Array, weight: Any, token: int) -> tuple[Array, Array, Any]:
     """p', q', w' of one node after its child ``token`` failed, as rows (V,): the definition, for exact recursion."""
     residual = positive_part(weight * target - draft)
-    mass = residual.sum()
-    remaining = draft + zero(draft)
+    mass, remaining = residual.sum(), draft.copy()
     remaining[token] = zero(draft)
     return (
         residual_distribution(residual, target),
@@ -86,28 +84,22 @@ def visit_of(tree: Topology) -> Visit:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """What happens between two sums over rows: nodes get their weights, then children fail.
+    """What happens between two sums over rows: r branches and s nodes get their weights, then children of t nodes fail.
 
     A state is (w, a, b) of a node after some failed children; states are numbered as they are computed.
-
-    * ``state`` (r,): the state of the parent of each branch whose weight is computed; ``p``, ``q``, ``offer`` (r,): p
-      and q of its token, and q without the failed siblings, renormalised.
-    * ``branch`` (s,): of each new node its branch among those; ``cap``, ``factor`` (s,): its weight is
-      min(cap, factor w(branch)). ``nothing`` (s,): zeros.
-    * ``failing`` (t,): the nodes of which a child fails, ``before`` (t,) their states, ``scale`` (t,) C_j.
     """
 
-    state: Any
-    p: Any
+    state: Any  # (r,) of the parent of each branch
+    p: Any  # (r,) and q: of the branch's token
     q: Any
-    offer: Any
-    branch: Any
-    cap: Any
+    offer: Any  # (r,) q without the failed siblings, renormalised
+    branch: Any  # (s,) of each new node among those
+    cap: Any  # (s,) the node's weight is min(cap, factor w(branch))
     factor: Any
-    nothing: Any
-    before: Any
-    scale: Any
-    failing: Any
+    nothing: Any  # (s,) zeros
+    before: Any  # (t,) states of the nodes of which a child fails
+    scale: Any  # (t,) C_j
+    failing: Any  # (t,) those nodes
 
 
 def turns_of(tree: Topology, visit: Visit, p: Array, q: Array) -> tuple[list[Turn], Any]:
