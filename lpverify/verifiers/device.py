@@ -99,7 +99,8 @@ class DeviceRows(HostRows):
         key = nodes.tobytes()
         if key not in self._uploaded:
             self._uploaded[key] = self.upload(nodes, self.tree.draft_row[nodes])
-        return self._difference(*self._uploaded[key], target_scale, draft_scale, skew).clamp_min(0).sum(dim=1)
+        nodes, rows = self._uploaded[key]
+        return self._difference(nodes, rows, target_scale, draft_scale, skew).clamp_min(0).sum(dim=1)
 
     def _at(self, node: Any) -> tuple[Any, Any, Any]:
         """A node, an int or a tensor on the device, there (1,); its draft row, 0 at a leaf; 1.0, or 0.0 at a leaf."""

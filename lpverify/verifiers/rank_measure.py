@@ -28,17 +28,12 @@ LARGEST_RATIO = 1e300  # larger ratios p/q tie; any order that is a function of 
 
 @dataclass(frozen=True, eq=False)
 class RankMeasure:
-    """The rank measures of R nodes with m pieces each, smallest ranks first.
+    """The rank measures of R nodes with m pieces each, smallest ranks first."""
 
-    * ``above``, ``width`` (R, m): length of [0, 1] above the piece, and of the piece, divided by ``scale``.
-    * ``mass`` (R, m): fraction of the node's paths that have their rank in the piece; rows sum to 1; padding has 0.
-    * ``scale`` (R,): largest ``above + width`` of a piece with mass, as a length.
-    """
-
-    above: Array
-    width: Array
-    mass: Array
-    scale: Array
+    above: Array  # (R, m) length of [0, 1] above the piece, divided by ``scale``
+    width: Array  # (R, m) length of the piece, divided by ``scale``
+    mass: Array  # (R, m) fraction of the node's paths that have their rank in the piece; rows sum to 1; padding has 0
+    scale: Array  # (R,) largest ``above + width`` of a piece with mass, as a length
 
     def __getitem__(self, rows: Any) -> RankMeasure:
         """The measures of some of the nodes."""
@@ -105,8 +100,8 @@ def compact(measure: RankMeasure) -> RankMeasure:
     if most == used.shape[-1]:
         return measure
     index = np.argsort(~used, axis=-1, kind="stable")[:, :most]
-    pieces = (take_in_rows(values, index) for values in (measure.above, measure.width, measure.mass))
-    return RankMeasure(*pieces, measure.scale)
+    above, width, mass = (take_in_rows(values, index) for values in (measure.above, measure.width, measure.mass))
+    return RankMeasure(above, width, mass, measure.scale)
 
 
 def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
@@ -117,7 +112,6 @@ def stacked(measures: Sequence[RankMeasure]) -> RankMeasure:
         missing = most - pieces.shape[-1]
         return np.concatenate([pieces, zeros((len(pieces), missing), pieces)], axis=-1) if missing else pieces
 
-    pieces = (
-        np.concatenate([padded(getattr(measure, name)) for measure in measures]) for name in ("above", "width", "mass")
-    )
-    return RankMeasure(*pieces, np.concatenate([measure.scale for measure in measures]))
+    names = ("above", "width", "mass")
+    above, width, mass = (np.concatenate([padded(getattr(measure, name)) for measure in measures]) for name in names)
+    return RankMeasure(above, width, mass, np.concatenate([measure.scale for measure in measures]))

@@ -23,18 +23,13 @@ from lpverify.verifiers.token_buckets import LONG, children_of
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the host knows of a drafted tree with n nodes, m of them inner.
+    """What the host knows of a drafted tree with n nodes, m of them inner."""
 
-    * ``target_edge``, ``draft_edge`` (n-1,): p and q of the last token of nodes 1..n-1, given the parent.
-    * ``target``, ``draft`` (r, C): masses of the children that a split sees; None unless asked for.
-    * ``child`` (n-1,): the one of them that the last token of each node belongs to, if every inner node is split.
-    """
-
-    target_edge: Array
+    target_edge: Array  # (n-1,), as ``draft_edge``: p and q of the last token of nodes 1..n-1, given the parent
     draft_edge: Array
-    target: Any = None
+    target: Any = None  # (r, C), as ``draft``: masses of the children that a split sees; None unless asked for
     draft: Any = None
-    child: Any = None
+    child: Any = None  # (n-1,) the one of them that the last token of a node belongs to, if every inner node is split
 
     def checked(self, first_entries: Array) -> Observation:
         """Itself. Raises InputError where it, or the target's probability of token 0 at any node (n,), is NaN.
@@ -121,7 +116,7 @@ class HostRows:
             return positive_part(self._difference(nodes, rows, target_scale, draft_scale, skew)).sum(axis=1)
         scales = ([None] * len(nodes) if scale is None else scale for scale in (target_scale, draft_scale))
         each = zip(nodes.tolist(), rows, *scales, strict=True)  # a long row at a time stays in the cache
-        return np.array([positive_part(self._difference(*one, skew)).sum() for one in each])
+        return np.array([positive_part(self._difference(node, row, a, b, skew)).sum() for node, row, a, b in each])
 
     def difference(self, node: int, target_scale: Any = None, draft_scale: Any = None, skew: Any = None) -> Any:
         """a p - b s q at ``node``, (V,), of scales (n,); a p at a leaf."""
@@ -156,19 +151,15 @@ class HostRows:
 class ResidualRows:
     """The next-token distribution after stopping at a node, max(a p - b s q, c p) normalised.
 
-    * ``target_scale``, ``draft_scale`` (n,): a and b, where the rows are; None: 1. At leaves b is 0.
-    * ``skew``: s, as from `HostRows.skew`. ``floor`` (n,): c; None: 0.
-    * ``keeps_children``: False where the drafted children of the node are left out, as they would be descended to.
-
     A residual that is all zero is replaced by the target row (`lpverify.verifiers.residual`).
     """
 
     rows: HostRows
-    target_scale: Any = None
-    draft_scale: Any = None
-    skew: Any = None
-    floor: Any = None
-    keeps_children: bool = True
+    target_scale: Any = None  # (n,) a, where the rows are; None: 1
+    draft_scale: Any = None  # (n,) b, likewise; at leaves b is 0
+    skew: Any = None  # s, as from `HostRows.skew`; None: 1
+    floor: Any = None  # (n,) c; None: 0
+    keeps_children: bool = True  # False: the drafted children of the node are left out, as they would be descended to
 
     def weights(self, node: Any) -> Any:
         """The distribution before it is divided by its sum, (V,)."""

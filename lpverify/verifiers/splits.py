@@ -29,19 +29,17 @@ END = 2 * int(np.array(1.0).view(np.int64))  # the sort key of the right end of 
 class Split:
     """How R nodes are split.
 
-    * ``q_star`` (R, V): q*(x|c), the draft row of the selected path; rows sum to 1.
-    * ``place`` (R, V): position of every token in the order of the children.
-    * ``children(rows, tokens)``: the measures of the children ``tokens[e]`` of the nodes ``rows[e]``; any measure for a
-      child with q(x|c) = 0, which is never drafted.
+    ``children(rows, tokens)`` gives the measures of the children ``tokens[e]`` of the nodes ``rows[e]``; any measure
+    for a child with q(x|c) = 0, which is never drafted.
     """
 
-    q_star: Array
-    place: Ints
+    q_star: Array  # (R, V) q*(x|c), the draft row of the selected path; rows sum to 1
+    place: Ints  # (R, V) position of every token in the order of the children
     children: Callable[[Any, Any], RankMeasure]
 
 
+# (measure of R nodes, target rows (R, V), draft rows (R, V), weights f/Q* (R,), K) -> how the nodes are split
 SplitRule = Callable[[RankMeasure, Array, Array, Array, int], Split]
-"""(measure of R nodes, target rows (R, V), draft rows (R, V), weights f/Q* (R,), K) -> how the nodes are split."""
 
 
 def point_keys(before: Array, after: Array) -> Array:
@@ -62,19 +60,14 @@ def _distance(begin: tuple[Array, Array], end: tuple[Array, Array]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Atoms:
-    """Measures of R nodes cut at the ends of the n intervals of a partition: A = n + m atoms a row, in rank order.
+    """Measures of R nodes cut at the ends of the n intervals of a partition: A = n + m atoms a row, in rank order."""
 
-    * ``above``, ``width``, ``mass`` (R, A): as in `RankMeasure`. Some atoms have mass 0.
-    * ``owner``, ``piece`` (R, A): the interval that contains the atom, and the piece, numbered through all rows.
-    * ``first`` (R, n): index of every interval's first atom in the flattened arrays.
-    """
-
-    above: Array
+    above: Array  # (R, A), as ``width`` and ``mass``: see `RankMeasure`; some atoms have mass 0
     width: Array
     mass: Array
-    owner: Ints
-    piece: Ints
-    first: Ints
+    owner: Ints  # (R, A) the interval that contains the atom
+    piece: Ints  # (R, A) the piece, numbered through all rows
+    first: Ints  # (R, n) index of every interval's first atom in the flattened arrays
 
 
 def segment_sums(values: Array, first: Ints) -> Array:
@@ -134,21 +127,14 @@ def _first_atoms(last: npt.NDArray[np.bool_], size: int) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The children of R nodes along the ranks of their node, by p/q descending.
+    """The children of R nodes along the ranks of their node, by p/q descending."""
 
-    * ``place`` (R, V): position of every token. All other arrays are in order of position.
-    * ``target``, ``draft`` (R, V): p and q, divided by their sums.
-    * ``atoms``: the nodes' ``measure``, cut at the ends of the children's intervals.
-    * ``density`` (R, A): mean of phi' on every atom, divided by that of the node.
-    * ``ordered`` (R, V): share of the integral of phi' on the child's interval, the q* of the ordered split.
-    """
-
-    place: Ints
-    target: Array
+    place: Ints  # (R, V) position of every token; all other arrays are in order of position
+    target: Array  # (R, V), as ``draft``: p and q, divided by their sums
     draft: Array
-    atoms: Atoms
-    density: Array
-    ordered: Array
+    atoms: Atoms  # the nodes' ``measure``, cut at the ends of the children's intervals
+    density: Array  # (R, A) mean of phi' on every atom, divided by that of the node
+    ordered: Array  # (R, V) share of the integral of phi' on the child's interval, the q* of the ordered split
     measure: RankMeasure
 
     def by_token(self, by_position: Array) -> Array:

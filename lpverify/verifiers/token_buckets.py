@@ -32,17 +32,12 @@ LONG = 4096  # rows of at least so many tokens are worth the compiler, which sma
 
 @dataclass(frozen=True, eq=False)
 class Children:
-    """What a split sees of m rows: C children each, tokens of a small vocabulary or buckets of a large one.
+    """What a split sees of m rows: C children each, tokens of a small vocabulary or buckets of a large one."""
 
-    * ``target``, ``draft`` (m, C): their masses p and q.
-    * ``bins`` (m, V): the bin of every token, None where every token is its own child.
-    * ``bucket`` (m, FINE + 1): the child that a bin belongs to, None likewise.
-    """
-
-    target: Array
-    draft: Array
-    bins: Any = None
-    bucket: Any = None
+    target: Any  # (m, C), as ``draft``: their masses p and q
+    draft: Any
+    bins: Any = None  # (m, V) the bin of every token, None where every token is its own child
+    bucket: Any = None  # (m, FINE + 1) the child that a bin belongs to, None likewise
 
     def of(self, rows: Any, tokens: Any) -> Any:
         """The children that ``tokens[e]`` of ``rows[e]`` belong to, (E,)."""

@@ -48,17 +48,13 @@ class SequentialRule:
 
 @dataclass(frozen=True, eq=False)
 class Offers:
-    """The drafted tokens of every inner node in path order, repeats kept: who is offered as the j-th.
+    """The drafted tokens of every inner node in path order, repeats kept: who is offered as the j-th."""
 
-    * ``child`` (m, k): the node that the j-th offer of each inner node leads to; 0 where there are fewer than k.
-    * ``real`` (m, k): is there a j-th offer. ``count`` (m,): how many there are.
-    """
+    child: Any  # (m, k) the node that the j-th offer of each inner node leads to; 0 where there are fewer than k
+    real: Any  # (m, k) is there a j-th offer
+    count: Any  # (m,) how many offers there are
 
-    child: Any
-    real: Any
-    count: Any
-
-    def of_edges(self, values: Array) -> Array:
+    def of_edges(self, values: Array) -> Any:
         """Values (n-1,) of nodes 1..n-1 as values of offers, (m, k); arbitrary where there is none."""
         return values[np.clip(self.child - 1, 0, None)]
 

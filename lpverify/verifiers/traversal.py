@@ -44,18 +44,12 @@ def after_rejection(target: Array, draft: Array, weight: Any, token: int) -> tup
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """The order in which a drafted tree is verified.
+    """The order in which a drafted tree of n nodes is verified."""
 
-    * ``sibling`` (n,): how many children of the same parent are offered before the node. ``wave`` (n,): the number of
-      sums over rows, one after the other, that its weight depends on.
-    * ``branch`` (n,): the nearest ancestor, or the node itself, that is not a first child; the root has itself.
-    * ``post_order``: the nodes in the order in which they are offered.
-    """
-
-    sibling: Any
-    wave: Any
-    branch: Any
-    post_order: Any
+    sibling: Any  # (n,) how many children of the same parent are offered before the node
+    wave: Any  # (n,) number of sums over rows, one after the other, that its weight depends on
+    branch: Any  # (n,) the nearest ancestor, or the node itself, that is not a first child; the root has itself
+    post_order: Any  # the nodes in the order in which they are offered
 
 
 def visit_of(tree: Topology) -> Visit:
