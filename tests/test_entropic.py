@@ -16,6 +16,7 @@ from lpverify import VerifyProblem, make, solve
 from lpverify.exact.closed_form import block_efficiency
 from lpverify.numerics import as_float
 from lpverify.verifiers import ebv as _entropic
+from lpverify.verifiers.compiled import couple_groups, in_use, kernels
 from lpverify.verifiers.ebv import (
     MISSED_IF_SHARED,
     Groups,
@@ -216,6 +217,32 @@ def test_newton_gives_up_where_the_means_cannot_be_had(monkeypatch: pytest.Monke
     found = coupling(half, np.array([[1.5, 0.5]]), half, np.array([[0.85, 0.15]]))
     assert onto_marginals(found, half, half)[0] == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.5]]), abs=0.01)
     assert len(steps) < _entropic.STEPS
+
+
+def test_compiled_kernels_do_what_the_arrays_do() -> None:
+    """On small random problems with groups of all kinds; outside `kernels` none is used."""
+    pytest.importorskip("numba")
+    assert in_use(couple_groups) is None
+    for seed in range(60):
+        vocab, paths = 2 + seed % 9, 2 + seed % 4
+        measure = refined(below(seed, vocab, paths)[np.arange(vocab)])
+        target, draft = rows(seed + 1, vocab, 0.2 + seed % 3, count=vocab)
+        target[0, 0] = draft[-1, 0] = 0
+        weight = np.linspace(0.2, 1, vocab)
+        plain = entropic_split(measure, target, draft, weight, paths)
+        layout = lay_out(measure, target, draft, paths)
+        groups = spared_row(layout, weight)
+        with kernels(True):
+            assert in_use(couple_groups) is not None
+            fast = entropic_split(measure, target, draft, weight, paths)
+            again = spared_row(layout, weight)
+        assert (groups[1] == again[1]).all()
+        assert again[0] == pytest.approx(groups[0], abs=1e-13)
+        assert fast.q_star == pytest.approx(plain.q_star, abs=1e-9)
+        tokens = np.arange(vocab)
+        kinds = np.repeat(tokens, vocab), np.tile(tokens, vocab)
+        ours, theirs = fast.children(*kinds), plain.children(*kinds)
+        assert ours.mass == pytest.approx(theirs.mass, abs=1e-5)
 
 
 def test_coupling_far_from_every_child_is_made_of_numbers() -> None:

@@ -73,7 +73,9 @@ def compare(
         pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
     verifiers = {name: verifier(name) for name in algorithms if name not in BASELINES}
     if any(records.get(name, request.key) is None for name in algorithms for request in requests):
-        warm_up = replace(settings, max_new_tokens=1)  # excluded from timings
+        warm_up = replace(settings, max_new_tokens=1)  # excluded from timings, as is compiling
+        for used in verifiers.values():
+            engine.generate(pair, used, requests[0], warm_up)
         baselines.autoregressive(pair, requests[0], warm_up)
         baselines.autoregressive(Pair(pair.draft, pair.draft), requests[0], warm_up)
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from lpverify.numerics import Array, as_float, as_fractions, divide, is_exact, one, take_in_rows, zero, zeros
 from lpverify.verifiers.base import Verifier
+from lpverify.verifiers.compiled import couple_groups, in_use
 from lpverify.verifiers.pbv import INFINITE, LARGEST_MEAN, minorant_groups, pooling, segments
 from lpverify.verifiers.rank_measure import RankMeasure, rescaled
 from lpverify.verifiers.rank_selection import selecting_verifier
@@ -296,6 +297,11 @@ def coupling(mu: Floats, phi: Floats, q: Floats, wanted: Floats) -> Floats:
     >>> T[0].sum(axis=1).round(9).tolist(), (T[0] @ [1.5, 0.5]).round(9).tolist()
     ([0.4, 0.6], [0.5, 0.5])
     """
+    if kernel := in_use(couple_groups):
+        found = np.empty((*q.shape, mu.shape[1]))
+        limits = START_STEPS, STEPS, PATIENCE, CLIPPED, SMALLEST, ROUNDING
+        kernel(mu, phi, q, wanted, limits, found)
+        return found
     mean = (mu * phi).sum(axis=-1, keepdims=True)
     spread = np.sqrt((mu * (phi - mean) ** 2).sum(axis=-1, keepdims=True))
     spread[spread <= ROUNDING * mean] = np.inf  # one mean for all cells: nothing can be skewed

@@ -24,6 +24,7 @@ import numpy as np
 
 from lpverify.numerics import Array, divide, is_exact, one, zero
 from lpverify.verifiers.base import Verifier
+from lpverify.verifiers.compiled import in_use, minorant_rows
 from lpverify.verifiers.rank_measure import RankMeasure
 from lpverify.verifiers.rank_selection import selecting_verifier
 from lpverify.verifiers.splits import ROUNDING, Ints, Split, lay_out
@@ -82,6 +83,10 @@ def minorant_groups(shares: Array, target: Array) -> tuple[Ints, Array]:
     """
     size = shares.shape[1]
     slack = one(shares) if is_exact(shares) else 1 + ROUNDING
+    if kernel := in_use(minorant_rows):
+        group, slope = np.empty(shares.shape, np.int64), np.empty(shares.shape)
+        kernel(shares, target, slack, group, slope)
+        return group, slope
     rise, run, first = shares.reshape(-1), target.reshape(-1), np.arange(shares.size)
     with np.errstate(over="ignore"):
         slope = divide(rise, run, where_zero=INFINITE)

@@ -12,9 +12,10 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
-from lpverify.numerics import Array, divide, ones, zero, zeros
+from lpverify.numerics import Array, divide, is_exact, ones, zero, zeros
 from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.block import block_verification
+from lpverify.verifiers.compiled import LONG, kernels
 from lpverify.verifiers.rank_measure import RankMeasure, compact, stacked, whole
 from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.rows import Observation, rows_of
@@ -36,7 +37,8 @@ class SelectedPath:
             raise errors.fail("drafted tree", got="a path that ends where another continues", expected=expected)
         rows = rows_of(tree)
         seen = rows.observe(np.arange(len(tree.inner_nodes)), blocks=self.blocks)
-        q_star, weight, chance, ends = selection(tree, seen, self.split)
+        with kernels(tree.target.shape[1] >= LONG and not is_exact(seen.draft)):
+            q_star, weight, chance, ends = selection(tree, seen, self.split)
         skew = rows.skew(divide(q_star, seen.draft, where_zero=zero(q_star)))
         path_of = {int(node): path for path, node in enumerate(tree.node_of[:, -1])}
         return block_verification(rows, weight, [path_of[node] for node in ends], chance, skew)

@@ -18,7 +18,11 @@ from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, accumulate, is_exact, zero
 from lpverify.verifiers.residual import positive_part
-from lpverify.verifiers.token_buckets import LONG, children_of
+from lpverify.verifiers.token_buckets import children_of
+
+OUTSIDE_CACHE = 4096  # rows of at least so many tokens are reduced one at a time, so that a row stays in the cache
+
+OUTSIDE_CACHE = 4096  # rows of at least so many tokens are reduced one at a time, so that a row stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +116,7 @@ class HostRows:
         ``target_scale`` a, ``draft_scale`` b (r,): where the rows are; ``skew`` s: as from `skew`. None: 1.
         """
         rows = self.tree.draft_row[nodes]
-        if self.target.shape[1] < LONG or is_exact(self.target):
+        if self.target.shape[1] < OUTSIDE_CACHE or is_exact(self.target):
             return positive_part(self._difference(nodes, rows, target_scale, draft_scale, skew)).sum(axis=1)
         scales = ([None] * len(nodes) if scale is None else scale for scale in (target_scale, draft_scale))
         each = zip(nodes.tolist(), rows, *scales, strict=True)  # a long row at a time stays in the cache
