@@ -57,8 +57,8 @@ def neutral_split(measure: RankMeasure, target: Array, draft: Array, weight: Arr
     return Split(draft, place, lambda rows, tokens: measure[rows])
 
 
-def pbv_law(layout: Layout, weight: Array) -> tuple[Array, Any]:
-    """PBV's law c = r p, in groups of its own."""
+def pbv_row(layout: Layout, weight: Array) -> tuple[Array, Any]:
+    """PBV's row r p, in groups of its own."""
     drafted = np.where(layout.draft > 0, layout.target, 0.0)
     group, slope = minorant_groups(layout.ordered, drafted)
     return proportional_row(slope, layout.target, layout.draft, layout.ordered), group
@@ -121,8 +121,8 @@ CANDIDATES: dict[str, SplitRule] = {
     "TGBV": tempered_split,
     "PBV": proportional_split,
     "TGBV where it loses nothing, else PBV": either,
-    "PBV's law, left-curtain coupling": partial(coupled_split, wanted_row=pbv_law, couple=left_curtain),
-    "PBV's law, largest entropy": partial(coupled_split, wanted_row=pbv_law, couple=coupling),
+    "PBV's row, left-curtain coupling": partial(coupled_split, wanted_row=pbv_row, couple=left_curtain),
+    "PBV's row, largest entropy": partial(coupled_split, wanted_row=pbv_row, couple=coupling),
     "EBV: half the excess back, largest entropy": entropic_split,
     "all the excess back, largest entropy": partial(
         coupled_split, wanted_row=partial(spared_row, back=Fraction(1)), couple=coupling
@@ -130,7 +130,7 @@ CANDIDATES: dict[str, SplitRule] = {
 }
 IN_README = (*tuple(CANDIDATES)[3:],)
 """PBV and what was tried to beat it."""
-ON_TEXTS = ("TGBV", "PBV", "PBV's law, largest entropy", "EBV: half the excess back, largest entropy",
+ON_TEXTS = ("TGBV", "PBV", "PBV's row, largest entropy", "EBV: half the excess back, largest entropy",
             "all the excess back, largest entropy")  # fmt: skip
 
 

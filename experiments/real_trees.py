@@ -68,7 +68,7 @@ def sweep(folder: Path, paths: Sequence[int], jobs: int) -> Rows:
         "paths": list(paths),
         "algorithms": [*REFERENCES, *ALGORITHMS],
         "tolerance": TOLERANCE,
-        "max_drafts": 1,  # law errors are the tests' affair
+        "max_drafts": 1,  # distributions are the tests' affair
         "max_terms": MAX_TERMS,
         "family": [{"name": "folder", "path": str(folder)}],
     }

@@ -1,4 +1,4 @@
-"""Verification algorithms: deterministic maps from a drafted tree to the law of (accepted prefix, next token).
+"""Verification algorithms: deterministic maps from a drafted tree to the distribution of (accepted prefix, next token).
 
 `VERIFIERS` is the one table of names; `verifier` builds from it.
 """
