@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 from lpverify.core.draft_tree import DraftTree  # noqa: E402
 from lpverify.verifiers import names, verifier  # noqa: E402
+from lpverify.verifiers.compiled import kernels  # noqa: E402
 from lpverify.verifiers.rank_selection import selection  # noqa: E402
 from lpverify.verifiers.rows import rows_of  # noqa: E402
 
@@ -79,7 +80,12 @@ def host_part(name: str, tree: DraftTree) -> Callable[[], Any]:
     """The splits and the selection alone, after the buckets."""
     check = verifier(name)
     seen = rows_of(tree).observe(np.arange(tree.inner), blocks=check.blocks)
-    return lambda: selection(tree, seen, check.split)
+
+    def selected() -> Any:
+        with kernels(True):
+            return selection(tree, seen, check.split)
+
+    return selected
 
 
 @pytest.mark.parametrize("vocab_size", [49_152, 151_936])
