@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from lpverify.cli import advise, audit, bound, decode, examples, explain, extract, figures, random, solve, sweep
 from lpverify.cli.options import CommandWithVerifiers, expand
 from lpverify.errors import InputError, one_line
+from lpverify.files import provenance
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 2, 70, 130, 141
 
@@ -26,6 +27,7 @@ class OneLineErrors(TyperGroup):
     """A command group that reports every error as one line and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
+        message: str | None = None
         try:
             code = super().main(args, **kwargs | {"prog_name": "lpverify", "standalone_mode": False})
             sys.stdout.flush()
@@ -38,9 +40,9 @@ class OneLineErrors(TyperGroup):
             if os.environ.get("LPVERIFY_DEBUG"):
                 raise
             message, code = _describe(error)
-            _report(message)
-        if code == INTERRUPTED:
-            _report("interrupted")
+        message = "interrupted" if code == INTERRUPTED else message
+        if message is not None:
+            print(f"lpverify: error: {one_line(message)}", file=sys.stderr)
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -53,9 +55,8 @@ class OneLineErrors(TyperGroup):
 
 
 def _describe(error: Exception) -> tuple[str, int]:
-    usage = getattr(error, "format_message", None)  # typer's errors about options and arguments
-    if usage is not None:
-        return usage(), BAD_INPUT
+    if hasattr(error, "format_message"):  # typer's errors about options and arguments
+        return error.format_message(), BAD_INPUT
     if isinstance(error, InputError):
         return str(error), BAD_INPUT
     if isinstance(error, OSError):
@@ -64,10 +65,6 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory; use a smaller vocabulary, depth or number of paths", BAD_INPUT
     return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL
-
-
-def _report(message: str) -> None:
-    print(f"lpverify: error: {one_line(message)}", file=sys.stderr)
 
 
 def _silence(stream: Any) -> None:
@@ -80,12 +77,7 @@ def _silence(stream: Any) -> None:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"lpverify {version('lpverify')}")
-        except PackageNotFoundError:
-            print("lpverify (not installed)")
+        print("lpverify", provenance()["lpverify"] or "(not installed)")
         raise typer.Exit
 
 
@@ -96,36 +88,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+VERSION = typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
 
 
 @app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
+def root(context: typer.Context, version: Annotated[bool, VERSION] = False) -> None:
     """How good can speculative-decoding verification be, and how close does an algorithm get?"""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-COMMANDS = {
-    "examples": examples,
-    "solve": solve,
-    "random": random,
-    "explain": explain,
-    "sweep": sweep,
-    "audit": audit,
-    "decode": decode,
-    "extract": extract,
-    "bound": bound,
-    "advise": advise,
-    "figures": figures,
-}
-TAKES_VERIFIERS = {"solve", "sweep", "audit", "decode", "bound", "advise"}
-for name, module in COMMANDS.items():
-    app.command(name, cls=CommandWithVerifiers if name in TAKES_VERIFIERS else TyperCommand)(expand(module.run))
+WITH_VERIFIERS = (solve, sweep, audit, decode, bound, advise)
+for module in (examples, solve, random, explain, sweep, audit, decode, extract, bound, advise, figures):
+    kind = CommandWithVerifiers if module in WITH_VERIFIERS else TyperCommand
+    app.command(module.__name__.rpartition(".")[2], cls=kind)(expand(module.run))
 
 
 def main() -> None:

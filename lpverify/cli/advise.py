@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpverify import errors
 from lpverify.cli.advise_measure import Bench
-from lpverify.cli.model_options import ModelOptions
-from lpverify.cli.options import flag, option
-from lpverify.cli.output import OutputAndPlot
+from lpverify.cli.options import ModelOptions, flag, option
+from lpverify.cli.output import OutputAndPlot, check_writable, with_error, write_json
+from lpverify.files import distinct, provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.text import Text
 
-    from lpverify.studies.throughput import Costs, Prediction
+    from lpverify.studies.throughput import Prediction
 
-NEAR = (0.02, 0.05)
-"""Shares by which a choice may be slower than the fastest one and is still named."""
-
+NEAR = (0.02, 0.05)  # shares by which a choice may be slower than the fastest one and is still named
 MAX_NAMED = 6
-
-IN_DOCUMENT = ("target", "draft", "temperature", "top_k", "top_p")
-"""Options whose default is the setting of the document."""
+IN_DOCUMENT = ("target", "draft", "temperature", "top_k", "top_p")  # their default is the setting of the document
 
 
 def run(
@@ -65,9 +63,6 @@ def run(
      "verify": {"bv": 0.0004, "pbv": {"1": 0.001, "4": {"4": 0.002, "8": 0.003}}},
      "round": 0.001, "target_step": 0.03}
     """
-    from lpverify import errors
-    from lpverify.cli.output import check_writable, write_json
-    from lpverify.files import distinct
     from lpverify.report import plots
     from lpverify.studies.cost_files import load_cells, load_costs, parse_costs, read_cells
     from lpverify.studies.throughput import predict, with_full_acceptance
@@ -77,148 +72,122 @@ def run(
     check_writable("--save-costs", save_costs, stdout=False)
     roles = {"--costs": costs, "--prompts": models.prompts, "--save-costs": save_costs}
     distinct(roles | {"--json": output.json, "--plot": output.plot}, inputs=documents)
-    _refuse("--costs", costs is not None, {"--save-costs": save_costs})
-    _refuse("DOCUMENT", bool(documents), {"--paths": paths, "--depth": depth})
     explicit = {"--" + name.replace("_", "-"): getattr(models, name) for name in IN_DOCUMENT if name in models.explicit}
-    _refuse("DOCUMENT and --costs", costs is not None and bool(documents), explicit)
+    for other, is_there, options in (
+        ("--costs", costs is not None, {"--save-costs": save_costs}),
+        ("DOCUMENT", bool(documents), {"--paths": paths, "--depth": depth}),
+        ("DOCUMENT and --costs", costs is not None and bool(documents), explicit),
+    ):
+        for name, value in options.items():
+            if is_there and value is not None:  # it would have no effect
+                raise errors.fail(name, got=str(value), expected=f"no such option together with {other}")
     cells, settings = load_cells(documents) if documents else ([], {})
     if documents and algorithms is not None:
         chosen = errors.choices("--algorithms", algorithms, tuple(dict.fromkeys(cell.algorithm for cell in cells)))
         cells = [cell for cell in cells if cell.algorithm in chosen]
     seconds = None if costs is None else load_costs(costs)
-    result: dict[str, Any] = {"documents": documents, "costs": costs, "interpolate": interpolate, "settings": settings}
+    document: dict[str, Any] = {"schema": "lpverify/advise@1", "documents": documents, "costs": costs}
+    document |= {"interpolate": interpolate, "settings": settings}
     if seconds is None or not documents:
         stored = {name: settings[name] for name in IN_DOCUMENT if settings.get(name) is not None}
-        bench = Bench.open(replace(models, **{name: stored[name] for name in stored if name not in models.explicit}))
-        result["settings"] = settings | bench.settings
+        bench = Bench(replace(models, **{name: stored[name] for name in stored if name not in models.explicit}))
+        document["settings"] = settings | bench.settings
         if not documents:
             counts = errors.integers("--paths", paths or "1,2,3,4", min=1)
             depths = errors.integers("--depth", depth or "2,4,6,8", min=1)
-            result["efficiency"] = bench.runs(algorithms, counts, depths, tokens)
-            cells, _ = read_cells([("measured", result["efficiency"])])
+            document["efficiency"] = bench.runs(algorithms, counts, depths, tokens)
+            cells, _ = read_cells([("measured", document["efficiency"])])
         if seconds is None:
-            result["costs"] = bench.costs(cells, context, repeats)
+            document["costs"] = bench.costs(cells, context, repeats)
             if save_costs is not None:
-                write_json(save_costs, result["costs"])
-            seconds = parse_costs(result["costs"], "measured costs")
+                write_json(save_costs, document["costs"])
+            seconds = parse_costs(document["costs"], "measured costs")
     left_out: list[str] = []
     if algorithms is None:
         left_out = list(dict.fromkeys(cell.algorithm for cell in cells if cell.algorithm not in seconds.verify))
         cells = [cell for cell in cells if cell.algorithm in seconds.verify] or cells
     predictions = predict(seconds, with_full_acceptance(cells, interpolate=interpolate))
-    result = to_json(predictions, seconds, left_out, result)
-    output.write(result, lambda: _print(predictions, seconds, left_out))
-    output.draw(lambda: plots.throughput(result["cells"]))
+    alone = None if seconds.target_step is None else 1 / seconds.target_step
+    document |= {"autoregressive_tokens_per_second": alone, **advice(predictions), "left_out": left_out}
+    document["versions"] = dict(provenance("numpy", "scipy"))
+    output.draw(lambda: plots.throughput(document["cells"]))
+    output.write(document, lambda: _print(document))
 
 
-def _refuse(other: str, is_there: bool, options: dict[str, Any]) -> None:
-    """Raise InputError for an option that would have no effect beside ``other``."""
-    from lpverify import errors
+def advice(predictions: Sequence[Prediction]) -> dict[str, Any]:
+    """The part of the document ``lpverify/advise@1`` that follows from the predictions."""
+    from lpverify.studies.throughput import by_speed, within
 
-    for name, value in options.items():
-        if is_there and value is not None:
-            raise errors.fail(name, got=str(value), expected=f"no such option together with {other}")
-
-
-def to_json(
-    predictions: Sequence[Prediction], costs: Costs, left_out: Sequence[str], result: dict[str, Any]
-) -> dict[str, Any]:
-    """The document ``lpverify/advise@1``; ``result`` says what the predictions were computed from."""
-    from lpverify.files import provenance
-    from lpverify.studies.throughput import fastest, within
-
-    by_algorithm: dict[str, list[Prediction]] = {}
-    for prediction in predictions:
-        by_algorithm.setdefault(prediction.cell.algorithm, []).append(prediction)
+    fastest: dict[str, Prediction] = {}
+    for prediction in by_speed(predictions):
+        fastest.setdefault(prediction.cell.algorithm, prediction)
+    names = dict.fromkeys(prediction.cell.algorithm for prediction in predictions)
     near = {share: [p.cell.key for p in within(predictions, share)] for share in NEAR}
     return {
-        "schema": "lpverify/advise@1",
-        **result,
-        "autoregressive_tokens_per_second": None if costs.target_step is None else 1 / costs.target_step,
         "cells": [_plain(prediction) for prediction in predictions],
-        "best": _plain(fastest(predictions)),
-        "best_by_algorithm": {name: _plain(fastest(group)) for name, group in by_algorithm.items()},
+        "best": _plain(next(iter(fastest.values()))),
+        "best_by_algorithm": {name: _plain(fastest[name]) for name in names},
         "near_best": [
             {"within": share, "cells": [dict(zip(("algorithm", "paths", "depth"), key, strict=True)) for key in keys]}
             for share, keys in near.items()
         ],
-        "left_out": list(left_out),
-        "versions": dict(provenance("numpy", "scipy")),
     }
 
 
 def _plain(prediction: Prediction) -> dict[str, Any]:
     """A cell of the document."""
-    cell = prediction.cell
-    return {
-        "algorithm": cell.algorithm,
-        "paths": cell.num_paths,
-        "depth": cell.depth,
-        "nodes": cell.nodes,
-        "interpolated": cell.interpolated,
-        "block_efficiency": cell.block_efficiency,
-        "block_efficiency_se": cell.se,
-        "all_accepted": cell.full,
-        "tokens_per_second": prediction.tokens_per_second,
-        "tokens_per_second_se": prediction.se,
-        "speed_up": prediction.speed_up,
-        "round_seconds": prediction.round_seconds,
-        "stage_seconds": dict(prediction.seconds),
-    }
+    cell, rate, se = prediction.cell, prediction.tokens_per_second, prediction.se
+    plain = {"algorithm": cell.algorithm, "paths": cell.num_paths, "depth": cell.depth, "nodes": cell.nodes}
+    plain |= {"interpolated": cell.interpolated, "block_efficiency": cell.block_efficiency}
+    plain |= {"block_efficiency_se": cell.se, "all_accepted": cell.full}
+    plain |= {"tokens_per_second": rate, "tokens_per_second_se": se, "speed_up": prediction.speed_up}
+    return plain | {"round_seconds": prediction.round_seconds, "stage_seconds": dict(prediction.seconds)}
 
 
-def _print(predictions: Sequence[Prediction], costs: Costs, left_out: Sequence[str]) -> None:
+def _print(document: dict[str, Any]) -> None:
     from rich.text import Text
 
     from lpverify.report.tables import show, table
-    from lpverify.studies.throughput import fastest, within
 
-    best = fastest(predictions)
-    by_key = {prediction.cell.key: prediction for prediction in predictions}
+    best, by_key = document["best"], {(c["algorithm"], c["paths"], c["depth"]): c for c in document["cells"]}
     depths = sorted({depth for _, _, depth in by_key})
     rows: list[list[str | Text]] = []
-    for name in dict.fromkeys(algorithm for algorithm, _, _ in by_key):
-        own = fastest([prediction for prediction in predictions if prediction.cell.algorithm == name])
+    for name, own in document["best_by_algorithm"].items():
         for i, num_paths in enumerate(sorted({count for algorithm, count, _ in by_key if algorithm == name})):
             row: list[str | Text] = ["" if i else name, str(num_paths)]
             for depth in depths:
-                p = by_key.get((name, num_paths, depth))
-                text = "" if p is None else ("~" if p.cell.interpolated else "") + _rate(p.tokens_per_second)
-                row.append(Text(text + (" *" if p is best else ""), style="bold" if p in (best, own) else ""))
+                cell = by_key.get((name, num_paths, depth))
+                text = "" if cell is None else "~" * cell["interpolated"] + _rate(cell["tokens_per_second"])
+                row.append(Text(text + (" *" if cell == best else ""), style="bold" if cell in (best, own) else ""))
             rows.append(row)
-    caption = "* the fastest; bold: the fastest of each algorithm"
-    if any(prediction.cell.interpolated for prediction in predictions):
-        caption += "; ~ L between measured ones"
-    if best.se is not None:
-        caption += "; +- standard error of block efficiency alone"
+    between = "; ~ L between measured ones" if any(cell["interpolated"] for cell in document["cells"]) else ""
+    errors_of = "; +- standard error of block efficiency alone" if best["tokens_per_second_se"] is not None else ""
     headings = ("algorithm", "K", *(f"L = {depth}" for depth in depths))
     show(table(headings, rows, right=tuple(range(1, len(headings))), title="Predicted tokens per second"))
-    print(caption)
-    cell = best.cell
-    error = "" if best.se is None else f" +- {_rate(best.se)}"
-    print(f"fastest: {_label(best)}: {_rate(best.tokens_per_second)}{error} tokens per second", end="")
-    print("" if best.speed_up is None else f", {best.speed_up:.2f} times the target alone")
-    stages = ", ".join(f"{stage} {1e3 * seconds:.3g}" for stage, seconds in best.seconds.items())
-    error = "" if cell.se is None else f" +- {cell.se:.2f}"
-    print(f"  {cell.block_efficiency:.2f}{error} tokens a round of {1e3 * best.round_seconds:.3g} ms ({stages})")
-    for share in NEAR:
-        near = within(predictions, share)[1:]
-        labels = "; ".join(map(_label, near[:MAX_NAMED]))
-        more = f"; and {len(near) - MAX_NAMED} more" if len(near) > MAX_NAMED else ""
-        print(f"  within {100 * share:g} %: {labels or 'nothing else'}{more}")
-    if costs.target_step is None:
+    print(f"* the fastest; bold: the fastest of each algorithm{between}{errors_of}")
+    rate = _rate(best["tokens_per_second"], best["tokens_per_second_se"])
+    speed_up = "" if best["speed_up"] is None else f", {best['speed_up']:.2f} times the target alone"
+    print(f"fastest: {_label(best)}: {rate} tokens per second{speed_up}")
+    stages = ", ".join(f"{stage} {1e3 * seconds:.3g}" for stage, seconds in best["stage_seconds"].items())
+    tokens = with_error(best["block_efficiency"], best["block_efficiency_se"], digits=2)
+    print(f"  {tokens} tokens a round of {1e3 * best['round_seconds']:.3g} ms ({stages})")
+    for near in document["near_best"]:
+        _, *others = map(_label, near["cells"])
+        more = f"; and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+        print(f"  within {100 * near['within']:g} %: {'; '.join(others[:MAX_NAMED]) or 'nothing else'}{more}")
+    if best["speed_up"] is None:
         print("  speed-up: not known, the costs have no target_step")
-    if left_out:
-        print(f"left out, as the costs do not have them: {', '.join(left_out)}")
+    if document["left_out"]:
+        print(f"left out, as the costs do not have them: {', '.join(document['left_out'])}")
 
 
-def _label(prediction: Prediction) -> str:
+def _label(cell: dict[str, Any]) -> str:
     from lpverify.report.plots import SHOWN
 
-    cell = prediction.cell
-    return f"{SHOWN.get(cell.algorithm, cell.algorithm)} K = {cell.num_paths}, L = {cell.depth}"
+    return f"{SHOWN.get(cell['algorithm'], cell['algorithm'])} K = {cell['paths']}, L = {cell['depth']}"
 
 
-def _rate(value: float) -> str:
+def _rate(value: float, error: float | None = None) -> str:
     """Three digits, or more if the number has more before the decimal point."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    text = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return text if error is None else f"{text} +- {_rate(error)}"

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from lpverify import errors
+from lpverify.cli.options import ModelOptions, check_packages
+
 if TYPE_CHECKING:
-    from lpverify.cli.model_options import ModelOptions
-    from lpverify.decode.engine import Request
-    from lpverify.decode.sampling import Sampling
-    from lpverify.studies.session import OpenPair
     from lpverify.studies.throughput import Cell
 
 
-@dataclass(frozen=True)
 class Bench:
-    """An open pair of models and the prompts to measure on; ``settings`` describes them for the document."""
+    """An open pair of models and the prompts to measure on. Creating one raises InputError for bad options."""
 
-    pair: OpenPair
-    sampling: Sampling
-    requests: list[Request]
-    seed: int
-    settings: dict[str, Any]
-
-    @classmethod
-    def open(cls, options: ModelOptions) -> Bench:
-        """Check the options and load the models. Raises InputError."""
-        from lpverify import errors
-        from lpverify.cli.model_options import check_packages
-
+    def __init__(self, options: ModelOptions) -> None:
         check_packages("advise", instead=", or give DOCUMENT and --costs")
-        sampling = options.sampling
-        errors.integer("--seed", options.seed, min=0)
-        loaded = options.load_prompts()
-        pair = options.open_pair()
-        requests = pair.requests(loaded, chat=options.chat)
-        settings: dict[str, Any] = {"target": options.target, "draft": options.draft, "prompts": options.prompts}
-        settings |= {"prompt_count": len(loaded), "chat": options.chat, **asdict(sampling), "seed": options.seed}
-        settings |= {"dtype": pair.dtype, "device": str(pair.models.target.device)}
-        return cls(pair, sampling, requests, options.seed, settings)
+        self.sampling, self.seed = options.sampling, errors.integer("--seed", options.seed, min=0)
+        prompts = options.load_prompts()
+        self.pair = options.open_pair()
+        self.requests = self.pair.requests(prompts, chat=options.chat)
+        names = {"target": options.target, "draft": options.draft, "prompts": options.prompts}
+        drawn = {"prompt_count": len(prompts), "chat": options.chat, **asdict(self.sampling), "seed": self.seed}
+        device = str(self.pair.models.target.device)
+        self.settings: dict[str, Any] = names | drawn | {"dtype": self.pair.dtype, "device": device}
 
     def runs(
         self, algorithms: str | None, num_paths: tuple[int, ...], depths: tuple[int, ...], tokens: int
@@ -49,7 +35,6 @@ class Bench:
 
         ``algorithms`` is the option; None stands for every algorithm of block verification with a closed form.
         """
-        from lpverify import errors
         from lpverify.cli.progress import bar
         from lpverify.studies import rounds
         from lpverify.verifiers import verifier
@@ -66,20 +51,15 @@ class Bench:
 
     def costs(self, cells: Sequence[Cell], context: int, repeats: int) -> dict[str, Any]:
         """Measure the seconds that ``cells`` need; the document ``lpverify/costs@1``."""
-        from lpverify import errors
         from lpverify.cli.progress import bar
         from lpverify.studies import costs
 
-        errors.integer("--context", context, min=1)
-        errors.integer("--repeats", repeats, min=1)
+        shape = (errors.integer("--repeats", repeats, min=1), errors.integer("--context", context, min=1))
         names = list(dict.fromkeys(cell.algorithm for cell in cells))
         num_paths, depths = {cell.num_paths for cell in cells}, {cell.depth for cell in cells}
         pair, sampling = self.pair.models, self.sampling
         with bar("seconds", 2 * repeats + 1) as update:
-            advance = partial(update, advance=1)
-            shape = (repeats, context, max(depths))
-            contexts = costs.typical_contexts(pair, self.requests, *shape, sampling, seed=self.seed, advance=advance)
-            document = costs.measure(
-                pair, contexts, names, num_paths, depths, sampling, seed=self.seed, advance=advance
-            )
+            options: dict[str, Any] = {"seed": self.seed, "advance": partial(update, advance=1)}
+            contexts = costs.typical_contexts(pair, self.requests, *shape, max(depths), sampling, **options)
+            document = costs.measure(pair, contexts, names, num_paths, depths, sampling, **options)
         return document | {"settings": self.settings | {"context": context, "repeats": repeats}}

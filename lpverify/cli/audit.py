@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lpverify import errors
 from lpverify.cli.options import option
 from lpverify.cli.output import Output
 
@@ -18,6 +23,10 @@ NO = 1
 """Exit code: the verifier is not lossless."""
 
 MAX_FINDINGS = 8
+HEADINGS = ("case", "mode", "runs", "total variation", "finds", "lossless")
+CAPTION = "total variation between the emitted and the target distribution of L+1 tokens (of both rounds if two)"
+SAMPLED = "sampled cases: that of the sample. A loss of 'finds' or more is detected with probability 0.99; a lossless \
+verifier fails any case with probability at most"
 
 
 def run(
@@ -50,37 +59,28 @@ def run(
 
 def load(verifier: str) -> str | Callable[..., Any]:
     """The name itself, or the function that ``FILE.py:FUNCTION`` names. Raises InputError."""
-    from importlib.util import module_from_spec, spec_from_file_location
-    from os.path import abspath, dirname, isfile
-    from sys import path as search
-
-    from lpverify import errors
     from lpverify.verifiers import VERIFIERS
 
     file, separator, name = verifier.rpartition(":")
     if not separator or not file.endswith(".py"):
-        expected = f"FILE.py:FUNCTION or one of {', '.join(VERIFIERS)}"
         if verifier not in VERIFIERS:
+            expected = f"FILE.py:FUNCTION or one of {', '.join(VERIFIERS)}"
             raise errors.fail("verifier", got=repr(verifier), expected=expected)
         return verifier
-    if not isfile(file):
+    path = Path(file).absolute()
+    if not path.is_file():
         raise errors.fail("verifier", got=f"{file}, which does not exist", expected="a Python file")
-    spec = spec_from_file_location("audited", abspath(file))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    search.insert(0, dirname(abspath(file)))
+    sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        module = run_path(str(path), run_name="audited")
     except (Exception, SystemExit) as error:
-        raise errors.fail(
-            file, got=f"{type(error).__name__}: {error}", expected="a file that can be imported"
-        ) from error
+        got = f"{type(error).__name__}: {error}"
+        raise errors.fail(file, got=got, expected="a file that can be imported") from error
     finally:
-        search.remove(dirname(abspath(file)))
-    function: Callable[..., Any] | None = getattr(module, name, None)
+        sys.path.remove(str(path.parent))
+    function: Callable[..., Any] | None = module.get(name)
     if function is None:
-        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        own = [key for key, value in module.items() if callable(value) and not key.startswith("_")]
         raise errors.fail(file, got=f"no {name!r} in it", expected=f"one of {', '.join(own) or 'its functions'}")
     if not callable(function):
         raise errors.fail(f"{file}:{name}", got=f"a {type(function).__name__}", expected="a function")
@@ -89,40 +89,23 @@ def load(verifier: str) -> str | Callable[..., Any]:
 
 def to_json(verifier: str, report: AuditReport) -> dict[str, Any]:
     """The document ``lpverify/audit@1``."""
-    from dataclasses import asdict
-
     cases = [asdict(case) for case in report.cases]
-    return {
-        "schema": "lpverify/audit@1",
-        "verifier": verifier,
-        "lossless": report.lossless,
-        "false_alarm": report.false_alarm,
-        "cases": [{"name": case.pop("case"), "paths": case.pop("num_paths"), **case} for case in cases],
-    }
+    cases = [{"name": case.pop("case"), "paths": case.pop("num_paths"), **case} for case in cases]
+    verdict = {"lossless": report.lossless, "false_alarm": report.false_alarm}
+    return {"schema": "lpverify/audit@1", "verifier": verifier, **verdict, "cases": cases}
 
 
 def _print(verifier: str, report: AuditReport) -> None:
     from lpverify.report.tables import number, show, table
 
-    rows = [
-        (
-            case.case,
-            "in floats" if case.mode == "exact" and not case.rational else case.mode,
-            f"{case.count:,}" if case.count else "",
-            "" if case.total_variation is None else number(float(case.total_variation)),
-            "" if case.smallest_found is None else number(case.smallest_found),
-            "NO: " + case.finding.kind if case.finding else "yes" if case.mode != "refused" else "",
-        )
-        for case in report.cases
-    ]
-    headings = ("case", "mode", "runs", "total variation", "finds", "lossless")
-    caption = "total variation between the emitted and the target distribution of L+1 tokens (of both rounds if two)"
-    if report.false_alarm:
-        caption += (
-            f"; sampled cases: that of the sample. A loss of 'finds' or more is detected with probability 0.99; a"
-            f" lossless verifier fails any case with probability at most {report.false_alarm:g}"
-        )
-    show(table(headings, rows, right=(2, 3, 4), title=f"Audit of {verifier}", caption=caption))
+    rows = []
+    for case in report.cases:
+        mode = "in floats" if case.mode == "exact" and not case.rational else case.mode
+        lossless = "NO: " + case.finding.kind if case.finding else "yes" if case.mode != "refused" else ""
+        distances = ("" if x is None else number(float(x)) for x in (case.total_variation, case.smallest_found))
+        rows.append((case.case, mode, f"{case.count:,}" if case.count else "", *distances, lossless))
+    caption = CAPTION + (f"; {SAMPLED} {report.false_alarm:g}" if report.false_alarm else "")
+    show(table(HEADINGS, rows, right=(2, 3, 4), title=f"Audit of {verifier}", caption=caption))
     for note in dict.fromkeys(case.note for case in report.cases if case.note):
         print(f"{sum(case.note == note for case in report.cases)} cases: {note}")
     for name, finding in report.findings[:MAX_FINDINGS]:

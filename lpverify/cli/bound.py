@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from lpverify.cli.model_options import Contexts, ModelOptions, Records, Stride, check_packages
-from lpverify.cli.options import option
-from lpverify.cli.output import Output
-
-SCHEMA = "lpverify/bound@1"
+from lpverify import errors
+from lpverify.cli.options import Contexts, ModelOptions, Records, Stride, check_packages, option
+from lpverify.cli.output import Output, check_writable, plural, with_error
+from lpverify.files import JsonLines
 
 
 def run(
@@ -28,20 +27,15 @@ def run(
     Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
     are over prompts, so many prompts with few contexts each are the most informative.
     """
-    from lpverify import errors
-    from lpverify.cli.output import check_writable
-    from lpverify.cli.progress import bar
-
     output.check()
     check_writable("--records", records, stdout=False)
     check_packages("bound")
+    from lpverify.cli.progress import bar
     from lpverify.decode.run import versions
-    from lpverify.files import JsonLines
     from lpverify.studies import bound
 
-    names: tuple[str, ...] = bound.DEFAULT_ALGORITHMS
-    if algorithms is not None:
-        names = errors.choices("--algorithms", algorithms, bound.ALGORITHMS)
+    chosen = bound.DEFAULT_ALGORITHMS if algorithms is None else algorithms
+    names = errors.choices("--algorithms", chosen, bound.ALGORITHMS)
     shape = (errors.integers("--paths", paths, min=1), errors.integers("--depth", depth, min=1))
     settings = bound.BoundSettings(*shape, contexts, stride, models.sampling, models.seed)
     prompts = models.load_prompts()
@@ -50,23 +44,20 @@ def run(
     description = opened.describe(settings, chat=models.chat) | {"algorithms": list(names)}
     total = len(prompts) * contexts
     with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, bar("contexts", total) as update:
+
+        def report(completed: int) -> None:
+            update(completed=completed)
+
         requests = opened.requests(prompts, chat=models.chat)
-        results = bound.measure_all(
-            opened.models, names, requests, settings, lines, lambda completed: update(completed=completed)
-        )
-    document = {
-        "schema": SCHEMA,
-        "settings": description | {"prompts": models.prompts},
-        "prompts": len(results),
-        "contexts": sum(len(result.positions) for result in results),
-        "cells": bound.summarize(results),
-        "versions": versions(),
-    }
+        results = bound.measure_all(opened.models, names, requests, settings, lines, report)
+    described = description | {"prompts": models.prompts}
+    document: dict[str, Any] = {"schema": "lpverify/bound@1", "settings": described, "prompts": len(results)}
+    document |= {"contexts": sum(len(result.positions) for result in results), "cells": bound.summarize(results)}
+    document |= {"versions": versions()}
     output.write(document, lambda: _print(document))
 
 
 def _print(document: dict[str, Any]) -> None:
-    from lpverify.cli.output import with_error
     from lpverify.report.tables import show, table
 
     rows = []
@@ -78,7 +69,7 @@ def _print(document: dict[str, Any]) -> None:
             shares = [with_error(entry[key], entry[f"{key}_se"], 100, 1) for key in ("share", "on_path_share")]
             rows.append(("", "", name, value, *shares))
     headings = ("K", "L", "algorithm", "tokens/call", "% of bound", "on the text, %")
-    prompts = f"{document['prompts']} prompt" + ("s" if document["prompts"] > 1 else "")
+    prompts = plural(document["prompts"], "prompt")
     caption = f"{document['contexts']} contexts of {prompts}; +- standard error over prompts"
     title = "Tokens per target call, beside an upper bound"
     show(table(headings, rows, right=(0, 1, 3, 4, 5), title=title, caption=caption))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-from lpverify.cli.model_options import ModelOptions, Records, check_packages
-from lpverify.cli.options import option
-from lpverify.cli.output import Output
+from lpverify import errors
+from lpverify.cli.options import ModelOptions, Records, check_packages, option
+from lpverify.cli.output import Output, check_writable, plural, with_error
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
@@ -32,13 +32,10 @@ def run(
     Baselines: autoregressive is the target alone, assisted the assisted generation of the transformers library. Only
     one path is drafted for a verifier that looks at the first path only (token, bv).
     """
-    from lpverify import errors
-    from lpverify.cli.output import check_writable
-    from lpverify.cli.progress import bar
-
     output.check()
     check_writable("--records", records, stdout=False)
     check_packages("decode")
+    from lpverify.cli.progress import bar
     from lpverify.decode.engine import Settings
     from lpverify.decode.run import ALGORITHMS, Progress, versions
     from lpverify.decode.run import Records as RecordFile
@@ -69,13 +66,11 @@ def run(
 
 
 def _print(prompt: str, algorithm: str, text: str, stats: list[DecodeStats]) -> None:
-    from lpverify.cli.output import with_error
     from lpverify.decode.metrics import STAGES
     from lpverify.report.tables import show, table
 
-    print(f"prompt:  {_short(prompt)}")
-    print(f"{algorithm}:  {_short(text)}")
-
+    for name, words in (("prompt", prompt), (algorithm, text)):
+        print(f"{name}:  {words if len(words) <= SHOWN else words[:SHOWN] + ' ...'}")
     rows = []
     for entry in stats:
         seconds = sum(entry.stage_seconds.values()) or 1.0
@@ -84,10 +79,5 @@ def _print(prompt: str, algorithm: str, text: str, stats: list[DecodeStats]) -> 
         smooth = with_error(entry.rao_blackwell, entry.rao_blackwell_se)
         rows.append((entry.algorithm, sampled, smooth, f"{entry.tokens_per_second:.1f}", shares))
     headings = ("algorithm", "tokens/call", "Rao-Blackwell", "tokens/s", "time %")
-    of = f"{stats[0].prompts} prompt" + ("s" if stats[0].prompts > 1 else "")
-    caption = f"{of}; +- standard error over prompts; time %: {', '.join(STAGES)}"
+    caption = f"{plural(stats[0].prompts, 'prompt')}; +- standard error over prompts; time %: {', '.join(STAGES)}"
     show(table(headings, rows, right=(1, 2, 3, 4), title="Committed tokens per target call", caption=caption))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= SHOWN else text[:SHOWN] + " ..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from lpverify.cli.options import flag
+from lpverify.cli.output import STDOUT, write_json
 
 
 def run(json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] = False) -> None:
@@ -12,7 +13,6 @@ def run(json: Annotated[bool, flag("--json", "Print JSON instead of a table.")] 
 
     Every command that takes a problem file takes one of these names, too.
     """
-    from lpverify.cli.output import STDOUT, write_json
     from lpverify.core.problem import examples, load_problem
     from lpverify.report.tables import show, table
 

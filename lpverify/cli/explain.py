@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("target", "draft", "accepted", "residual", "residual_law", "emitted", "naive")
 SCALARS = ("accepted_mass", "rejected_mass", "law_error", "naive_law_error")
+HEADINGS = ("token", "p", "q", "accepted", "residual", "res. distr.", "emitted", "naive")
 MAX_ROWS = 30
 
 
@@ -40,19 +41,10 @@ def run(
 def to_json(problem: VerifyProblem, result: Balance) -> dict[str, Any]:
     """The document ``lpverify/explain@1``; rational problems also give every number as "num/den"."""
     pair = problem.pair
+    size = {name: getattr(pair, name) for name in ("vocab_size", "depth", "rational")}
     numbers = {name: getattr(result, name) for name in COLUMNS + SCALARS}
-    data: dict[str, Any] = {
-        "schema": "lpverify/explain@1",
-        "problem": {
-            "name": problem.name,
-            "vocab_size": pair.vocab_size,
-            "depth": pair.depth,
-            "rational": pair.rational,
-        },
-        "prefix": [pair.tokens[token] for token in result.prefix],
-        "tokens": list(pair.tokens),
-        **numbers,
-    }
+    data = {"schema": "lpverify/explain@1", "problem": {"name": problem.name, **size}}
+    data |= {"prefix": [pair.tokens[token] for token in result.prefix], "tokens": list(pair.tokens), **numbers}
     if pair.rational:
         exact = {name: [str(x) for x in column] for name in COLUMNS if (column := numbers[name]) is not None}
         data["exact"] = dict.fromkeys(COLUMNS) | exact | {name: str(numbers[name]) for name in SCALARS}
@@ -62,25 +54,16 @@ def to_json(problem: VerifyProblem, result: Balance) -> dict[str, Any]:
 def _print(problem: VerifyProblem, result: Balance) -> None:
     from lpverify.report.tables import number, show, table
 
-    pair = problem.pair
-    order = sorted(range(pair.vocab_size), key=lambda x: -max(result.target[x], result.draft[x]))[:MAX_ROWS]
-    columns = [getattr(result, name) for name in COLUMNS]
-    rows = [
-        (pair.tokens[x], *("never" if column is None else number(column[x]) for column in columns))
-        for x in sorted(order)
-    ]
+    pair, columns = problem.pair, [getattr(result, name) for name in COLUMNS]
+    shown = sorted(range(pair.vocab_size), key=lambda x: -max(result.target[x], result.draft[x]))[:MAX_ROWS]
+    rows = [(pair.tokens[x], *("never" if c is None else number(c[x]) for c in columns)) for x in sorted(shown)]
+    totals = ("sum", *("" if column is None else number(column.sum()) for column in columns))
+    title = f"{problem.name}: the next token after {' '.join(pair.tokens[x] for x in result.prefix) or 'the start'}"
     if pair.vocab_size > MAX_ROWS:
         rows.append(("...", *[""] * len(columns)))
-    totals = ("sum", *("" if column is None else number(column.sum()) for column in columns))
-    after = " ".join(pair.tokens[token] for token in result.prefix) or "the start"
-    headings = ("token", "p", "q", "accepted", "residual", "res. distr.", "emitted", "naive")
-    title = f"{problem.name}: the next token after {after}"
-    if pair.vocab_size > MAX_ROWS:
         title += f" (the {MAX_ROWS} most probable of {pair.vocab_size})"
-    show(table(headings, rows, footer=totals, right=tuple(range(1, 8)), title=title))
-    emitted, naive = number(result.law_error), number(result.naive_law_error)
-    print(f"accepted = min(p, q), mass {number(result.accepted_mass)}; residual = p - min(p, q)")
-    print(
-        f"emitted  = accepted + {number(result.rejected_mass)} * residual distribution: total variation to p {emitted}"
-    )
-    print(f"naive    = accepted + {number(result.rejected_mass)} * p:                     total variation to p {naive}")
+    show(table(HEADINGS, rows, footer=totals, right=tuple(range(1, 8)), title=title))
+    accepted, rejected, emitted, naive = (number(getattr(result, name)) for name in SCALARS)
+    print(f"accepted = min(p, q), mass {accepted}; residual = p - min(p, q)")
+    print(f"emitted  = accepted + {rejected} * residual distribution: total variation to p {emitted}")
+    print(f"naive    = accepted + {rejected} * p:                     total variation to p {naive}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from lpverify.cli.model_options import Contexts, ModelOptions, Stride, check_packages
-from lpverify.cli.options import option
+from lpverify import errors
+from lpverify.cli.options import Contexts, ModelOptions, Stride, check_packages, option
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,6 @@ def run(
     context, both models score the whole tree of the tokens that top-k keeps. Files that exist are kept, so interrupted
     runs resume. `lpverify solve FOLDER/FILE` solves one, `lpverify sweep` all of them (a family "folder").
     """
-    from pathlib import Path
-
-    from lpverify import errors
     from lpverify.cli.progress import bar
 
     check_packages("extract")
@@ -49,13 +47,6 @@ def run(
     prompts = models.load_prompts()
     opened = models.open_pair()
     with bar("contexts", len(prompts) * contexts) as update:
-        outcome = extract_folder(
-            opened,
-            prompts,
-            settings,
-            folder,
-            chat=models.chat,
-            versions=versions(),
-            report=lambda count: update(advance=count),
-        )
+        options: Any = {"chat": models.chat, "versions": versions(), "report": lambda count: update(advance=count)}
+        outcome = extract_folder(opened, prompts, settings, folder, **options)
     print(f"{folder}: {outcome.written} problems written, {outcome.existing} found")

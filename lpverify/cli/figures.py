@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
+from lpverify import errors
 from lpverify.cli.options import Jobs, flag, option
 
 
@@ -27,11 +31,6 @@ def run(
     with SmolLM2 if its package is installed. Finished prompts are stored in DIR/.records: interrupted runs resume, and
     figures share measurements; delete that folder to measure again. --draw takes seconds.
     """
-    import sys
-    from importlib.util import find_spec
-    from pathlib import Path
-
-    from lpverify import errors
     from lpverify.cli.progress import waiting
     from lpverify.sweep.run import executor
 
@@ -48,11 +47,10 @@ def run(
         for name, figure in FIGURES.items():
             print(f"{name:16} {figure.title}")
         return
-    if draw and (quick or full):
-        size = "--quick" if quick else "--full"
-        raise errors.fail("--draw", got=f"{size} as well", expected="only one of them: --draw computes nothing")
-    if quick and full:
-        raise errors.fail("--full", got="--quick as well", expected="only one of them")
+    if sum((draw, quick, full)) > 1:
+        name, other = "--draw" if draw else "--full", "--quick" if quick else "--full"
+        detail = ": --draw computes nothing" if draw else ""
+        raise errors.fail(name, got=f"{other} as well", expected=f"only one of them{detail}")
     errors.integer("--jobs", jobs, min=1)
     names = available(out) if only is None else errors.choices("--only", only, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand
+
+from lpverify import errors
+
+if TYPE_CHECKING:
+    from lpverify.decode.prompts import Prompt
+    from lpverify.decode.sampling import Sampling
+    from lpverify.studies.session import OpenPair
 
 
 def option(metavar: str, help: str, *names: str) -> Any:
@@ -25,25 +33,77 @@ def flag(name: str, help: str) -> Any:
 Problem = Annotated[str, typer.Argument(metavar="PROBLEM", help="Problem file, or the name of a built-in example.")]
 Normalize = Annotated[bool, flag("--normalize", "Divide every row of the problem by its sum.")]
 Jobs = Annotated[int, option("N", "Number of local processes (joblib).")]
+Contexts = Annotated[int, option("C", "Maximum number of contexts of each prompt.")]
+Stride = Annotated[int, option("S", "Distance between two contexts, in tokens.")]
+Records = Annotated[str | None, option("FILE", "Append finished prompts (JSON lines); interrupted runs resume.")]
 
 
-def integer(text: str) -> int:
-    """Parse an integer. Raises typer's usage error, which names the option."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"got {text!r}, expected an integer") from None
+@dataclass(frozen=True)
+class ModelOptions:
+    """The models, the prompts, and what makes their distributions: options of every such command.
+
+    ``explicit``: names of the options that were given on the command line, not left at their default.
+    """
+
+    target: Annotated[
+        str, option("M", "Target model: tiny, smollm2, a folder, a hub id, or a problem (its table as a model).")
+    ] = "tiny"
+    draft: Annotated[str, option("M", "Draft model, named as the target.")] = "tiny"
+    prompts: Annotated[
+        str, option("FILE|TEXT", "Prompts: a .jsonl file, one text, or a data set: gsm8k, humaneval, math500.")
+    ] = "def main():"
+    chat: Annotated[bool, flag("--chat", "Wrap every prompt in the model's chat template.")] = False
+    limit: Annotated[int | None, option("N", "Use the first N prompts only; default: all.")] = None
+    temperature: Annotated[float, option("T", "Temperature of both models; 0 is greedy.")] = 1.0
+    top_k: Annotated[int | None, option("N", "Keep the N most probable tokens; default: all.")] = None
+    top_p: Annotated[float | None, option("P", "Keep the most probable tokens of total mass P; default: all.")] = None
+    seed: Annotated[int, option("S", "Seed of all random draws.")] = 0
+    device: Annotated[str, option("D", "auto, cpu, cuda, cuda:1, ...")] = "auto"
+    device_map: Annotated[str | None, option("MAP", "auto spreads the models over all devices (accelerate).")] = None
+    dtype: Annotated[str, option("T", "Number type of the models: auto, float32, bfloat16, float16.")] = "auto"
+    explicit: frozenset[str] = frozenset()
+
+    @property
+    def sampling(self) -> Sampling:
+        """Temperature, top-k and top-p. Raises InputError for impossible values."""
+        from lpverify.decode.sampling import Sampling
+
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    def load_prompts(self) -> list[Prompt]:
+        """The prompts that were asked for. Raises InputError."""
+        from lpverify.decode import prompts
+
+        if self.limit is not None:
+            errors.integer("--limit", self.limit, min=1)
+        return prompts.load_prompts(self.prompts, self.limit)
+
+    def open_pair(self) -> OpenPair:
+        """Load the two models. Raises InputError."""
+        from lpverify.studies.session import open_pair
+
+        return open_pair(self.target, self.draft, dtype=self.dtype, device=self.device, device_map=self.device_map)
 
 
-def number(text: str) -> float:
-    """Parse a finite number. Raises typer's usage error, which names the option."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not abs(value) < float("inf"):
-        raise typer.BadParameter(f"got {text!r}, expected a number")
-    return value
+def check_packages(command: str, *, instead: str = "") -> None:
+    """Raise InputError if a package that the models need is missing; ``instead`` says what works without it."""
+    errors.need(command, "torch", "transformers", extra="decode", instead=instead)
+
+
+def parser(kind: type[int] | type[float], expected: str) -> Callable[[str], float]:
+    """A parser of finite numbers. Its error is typer's usage error, which names the option."""
+
+    def number(text: str) -> float:
+        with suppress(ValueError):
+            value = kind(text)
+            if abs(value) < float("inf"):
+                return value
+        raise typer.BadParameter(f"got {text!r}, expected {expected}")
+
+    return number
+
+
+PARSERS = {int: parser(int, "an integer"), float: parser(float, "a number")}
 
 
 def expand(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +111,7 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
 
     A parameter that is a dataclass becomes one option for each of its fields, annotated like parameters. A field
     ``explicit`` is no option: it receives the names of the fields that were given on the command line. Values of
-    options of type int and float are parsed by `integer` and `number`.
+    options of type int and float are parsed by `PARSERS`.
     """
     hints = get_type_hints(command, include_extras=True)
     bundles: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -63,12 +123,11 @@ def expand(command: Callable[..., None]) -> Callable[..., None]:
         types = get_type_hints(hints[name], include_extras=True)
         for field in fields(hints[name]):
             if field.name != "explicit":
-                parameters.append(
-                    parameters[0].replace(name=field.name, default=field.default, annotation=types[field.name])
-                )
+                values = {"name": field.name, "default": field.default, "annotation": types[field.name]}
+                parameters.append(parameters[0].replace(**values))
     for parameter in parameters[1:]:
         kind, info = get_args(parameter.annotation)
-        info.parser = {int: integer, float: number}.get(next(iter(get_args(kind)), kind), info.parser)
+        info.parser = PARSERS.get(next(iter(get_args(kind)), kind), info.parser)
 
     @wraps(command)
     def run(typer_context: typer.Context, **values: Any) -> None:

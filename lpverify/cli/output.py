@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as _json
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, is_dataclass
 from fractions import Fraction
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,12 +40,11 @@ class Output:
 
 @dataclass(frozen=True)
 class OutputAndPlot(Output):
-    """`Output` and a picture."""
+    """`Output` and a picture, which is drawn before the results are written."""
 
     plot: Annotated[str | None, option("FILE", "Draw the results to a .png, .svg or .pdf file.")] = None
 
     def check(self) -> None:
-        """Raise InputError now for what could not be written or drawn at the end."""
         super().check()
         if self.plot is None:
             return
@@ -61,7 +60,7 @@ class OutputAndPlot(Output):
         return str(self.plot).rpartition(".")[2].lower()
 
     def draw(self, figure: Callable[[], Any]) -> None:
-        """Write the picture if asked for; call this before `write`."""
+        """Write the picture if asked for."""
         if self.plot is not None:
             from lpverify.report.plots import render
 
@@ -74,29 +73,26 @@ def check_writable(option: str, path: str | None, *, stdout: bool = True) -> Non
         return
     if path in (STDOUT, ""):
         raise errors.fail(option, got=path or "''", expected="a file name")
+    got, expected = "", "a path that can be written"
     try:
         target = Path(os.path.realpath(path))
         if target.is_dir():
-            raise errors.fail(option, got=f"the directory {path}", expected="a file name")
-        if not target.parent.is_dir():
-            expected = f"a file in a directory that exists ({target.parent} does not)"
-            raise errors.fail(option, got=path, expected=expected)
-        if target.exists() and not os.access(target, os.W_OK):
-            raise errors.fail(option, got=f"{path}, which is write-protected", expected="a path that can be written")
-        if target.is_file() or not target.exists():
-            handle, name = tempfile.mkstemp(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent)
-            os.close(handle)
-            os.unlink(name)
-    except errors.InputError:
-        raise
+            got, expected = f"the directory {path}", "a file name"
+        elif not target.parent.is_dir():
+            got, expected = path, f"a file in a directory that exists ({target.parent} does not)"
+        elif target.exists() and not os.access(target, os.W_OK):
+            got = f"{path}, which is write-protected"
+        elif target.is_file() or not target.exists():
+            tempfile.NamedTemporaryFile(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent).close()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", None) or str(error)
-        raise errors.fail(option, got=f"{path} ({reason})", expected="a path that can be written") from error
+        got = f"{path} ({getattr(error, 'strerror', None) or error})"
+    if got:
+        raise errors.fail(option, got=got, expected=expected)
 
 
 def write_json(path: str, data: dict[str, Any]) -> None:
-    """Write ``data`` as JSON to a file, or to standard output for ``-``; Fractions become floats."""
-    text = _json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+    """Write ``data`` as JSON to a file, or to standard output for ``-``; dataclasses are objects, Fractions floats."""
+    text = dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
     else:
@@ -104,12 +100,9 @@ def write_json(path: str, data: dict[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no type for."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, Fraction):
-        return float(value)
-    return value.tolist()  # a numpy array or number
+    return float(value) if isinstance(value, Fraction) else value.tolist()  # of numpy
 
 
 def with_error(value: float | None, error: float | None, scale: float = 1, digits: int = 3) -> str:
@@ -118,3 +111,8 @@ def with_error(value: float | None, error: float | None, scale: float = 1, digit
         return "-"
     text = f"{scale * value:.{digits}f}"
     return text if error is None else f"{text} +- {scale * error:.{digits}f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """For example "1 path", "2 paths"."""
+    return f"{count} {noun}" + ("s" if count > 1 else "")

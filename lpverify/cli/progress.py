@@ -10,20 +10,17 @@ from functools import partial
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-DELAY = 1.0
-"""Seconds before `waiting` shows anything."""
+TITLE = TextColumn("{task.description}", markup=False)
 
 
 @contextmanager
-def waiting(title: str, console: Console | None = None, delay: float = DELAY) -> Iterator[Callable[[str], None]]:
-    """Show ``title``, the elapsed time and the latest message, for work that lasts longer than ``delay`` seconds.
+def waiting(title: str, console: Console | None = None, delay: float = 1.0) -> Iterator[Callable[[str], None]]:
+    """Show ``title``, the elapsed time and the latest message that the function took which this yields.
 
-    Yields the function that takes a message.
+    Nothing is shown for work that takes less than ``delay`` seconds.
     """
     console = console or Console(stderr=True)
-    shown = Progress(
-        TextColumn("{task.description}", markup=False), TimeElapsedColumn(), console=console, transient=True
-    )
+    shown = Progress(TITLE, TimeElapsedColumn(), console=console, transient=True)
     task = shown.add_task(title, total=None)
     timer = threading.Timer(delay, shown.start)
     timer.daemon = True
@@ -41,18 +38,9 @@ def waiting(title: str, console: Console | None = None, delay: float = DELAY) ->
 
 @contextmanager
 def bar(title: str, total: int | None) -> Iterator[Callable[..., None]]:
-    """Show a bar with the time left.
-
-    Yields its update function: keywords ``advance``, ``completed``, ``total`` and ``description``.
-    """
+    """Show a bar; yields its update function: keywords ``advance``, ``completed``, ``total`` and ``description``."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (TITLE, BarColumn(), MofNCompleteColumn(), *times)
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
         yield partial(shown.update, shown.add_task(title, total=total))

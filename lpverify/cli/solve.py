@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
 
+from lpverify import errors
 from lpverify.cli.options import Normalize, Problem, flag, option
-from lpverify.cli.output import OutputAndPlot
+from lpverify.cli.output import OutputAndPlot, plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    import pandas as pd
 
     from lpverify.core.results import LpSolution, RefinementStep
     from lpverify.exact.compare import Comparison
@@ -39,7 +40,6 @@ def run(
     With several K there is a row for every K and verifier. The JSON document lpverify/solve@1 is then that of the
     first K, and its key by_paths lists "paths", "optimum", "algorithms" and "references" for every K.
     """
-    from lpverify import errors
     from lpverify.cli.progress import waiting
     from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem
     from lpverify.exact import compare
@@ -51,29 +51,24 @@ def run(
         raise errors.fail("--tolerance", got=tolerance, expected="a positive number")
     if time_limit is not None and not time_limit > 0:
         raise errors.fail("--time-limit", got=time_limit, expected="a positive number of seconds")
-    if max_drafts is not None:
-        errors.integer("--max-drafts", max_drafts, min=1)
+    limit = compare.MAX_DRAFTS if max_drafts is None else errors.integer("--max-drafts", max_drafts, min=1)
     loaded = load_problem(problem, normalize=normalize, rational=exact)
     pair = loaded.pair if exact else loaded.pair.floats
+    options: dict[str, Any] = {"method": method, "tolerance": tolerance, "time_limit": time_limit, "exact": exact}
+    comparisons = []
     with waiting(f"solving {loaded.name}") as say:
 
         def progress(step: RefinementStep) -> None:
             say(f"{step.bins} bins, optimum between {step.lower_bound:.9f} and {step.upper_bound:.9f}")
 
-        comparisons = [
-            compare.comparison(
-                VerifyProblem(pair, num_paths, loaded.name, loaded.description),
-                names,
-                method=method,
-                tolerance=tolerance,
-                time_limit=time_limit,
-                exact=exact,
-                max_drafts=compare.MAX_DRAFTS if max_drafts is None else max_drafts,
-                progress=progress,
-                stage=lambda stage, k=num_paths: say(f"K = {k}, {stage}"),  # type: ignore[misc]
-            )
-            for num_paths in numbers
-        ]
+        for num_paths in numbers:
+            task = VerifyProblem(pair, num_paths, loaded.name, loaded.description)
+
+            def stage(name: str, k: int = num_paths) -> None:
+                say(f"K = {k}, {name}")
+
+            options |= {"max_drafts": limit, "progress": progress, "stage": stage}
+            comparisons.append(compare.comparison(task, names, **options))
     output.draw(lambda: _figure(comparisons))
     document = to_json(comparisons, rational=loaded.pair.rational, exact=exact)
     output.write(document, lambda: _print(comparisons, exact))
@@ -81,70 +76,45 @@ def run(
 
 def to_json(comparisons: Sequence[Comparison], *, rational: bool, exact: bool) -> dict[str, Any]:
     """The document ``lpverify/solve@1``; ``exact`` adds fractions as "num/den", several K the key ``by_paths``."""
-    by_paths = [_entry(comparison, exact) for comparison in comparisons]
-    problem = comparisons[0].problem
-    document = {
-        "schema": "lpverify/solve@1",
-        "problem": {
-            "name": problem.name,
-            "vocab_size": problem.pair.vocab_size,
-            "depth": problem.pair.depth,
-            "paths": problem.num_paths,
-            "nodes": problem.pair.nodes,
-            "rational": rational,
-        },
-        **by_paths[0],
-    }
+    problem, entries = comparisons[0].problem, [_entry(comparison, exact) for comparison in comparisons]
+    size = {"vocab_size": problem.pair.vocab_size, "depth": problem.pair.depth, "paths": problem.num_paths}
+    described = {"name": problem.name, **size, "nodes": problem.pair.nodes, "rational": rational}
+    document = {"schema": "lpverify/solve@1", "problem": described, **entries[0]}
     if len(comparisons) > 1:
         numbers = [comparison.problem.num_paths for comparison in comparisons]
-        document["by_paths"] = [{"paths": k, **entry} for k, entry in zip(numbers, by_paths, strict=True)]
+        document["by_paths"] = [{"paths": k, **entry} for k, entry in zip(numbers, entries, strict=True)]
     return document
 
 
 def _entry(comparison: Comparison, exact: bool) -> dict[str, Any]:
     """What a document says about one K."""
-    rows = []
+    algorithms, references = [], []
     for result in comparison.results:
-        row: dict[str, Any] = {
-            "name": result.name,
-            "block_efficiency": result.block_efficiency,
-            "gap": comparison.gap(result),
-            "relative_gap": comparison.relative_gap(result),
-            "law_error": result.law_error,
-            "method": result.method,
-        }
-        if result.refused:
-            row["refused"] = result.refused
-        if exact:
-            row["block_efficiency_exact"] = _fraction(result.exact)
-        rows.append(row)
-    return {
-        "optimum": {
-            "single_path": _solution(comparison.single_path, exact),
-            "multi_path": _solution(comparison.multi_path, exact),
-        },
-        "algorithms": rows,
-        "references": [
-            {"name": r.name, "block_efficiency": r.block_efficiency, "gap": comparison.gap(r), "method": r.method}
-            for r in comparison.references
-        ],
-    }
+        gaps = {"gap": comparison.gap(result), "relative_gap": comparison.relative_gap(result)}
+        row: dict[str, Any] = {"name": result.name, "block_efficiency": result.block_efficiency, **gaps}
+        row |= {"law_error": result.law_error, "method": result.method}
+        refused = {"refused": result.refused} if result.refused else {}
+        algorithms.append(row | refused | _fractions(exact, block_efficiency=result.exact))
+    for result in comparison.references:
+        row = {"name": result.name, "block_efficiency": result.block_efficiency, "gap": comparison.gap(result)}
+        references.append(row | {"method": result.method})
+    optimum = {name: _solution(getattr(comparison, name), exact) for name in ("single_path", "multi_path")}
+    return {"optimum": optimum, "algorithms": algorithms, "references": references}
 
 
 def _solution(solution: LpSolution, exact: bool) -> dict[str, Any]:
     names = ("lower_bound", "upper_bound", "status", "method", "seconds")
-    data: dict[str, Any] = {"block_efficiency": solution.value} | {name: getattr(solution, name) for name in names}
-    if exact:
-        lower, upper = solution.exact_bounds or (None, None)
-        values = {"block_efficiency": solution.exact, "lower_bound": lower, "upper_bound": upper}
-        data |= {f"{name}_exact": _fraction(value) for name, value in values.items()}
-    return data
+    data = {"block_efficiency": solution.value} | {name: getattr(solution, name) for name in names}
+    lower, upper = solution.exact_bounds or (None, None)
+    return data | _fractions(exact, block_efficiency=solution.exact, lower_bound=lower, upper_bound=upper)
 
 
-def _fraction(value: Fraction | None) -> str | None:
+def _fractions(exact: bool, **values: Fraction | None) -> dict[str, str | None]:
+    """The entries ``NAME_exact`` of a document, if they were asked for."""
     from lpverify.report.tables import quotient
 
-    return None if value is None else quotient(value)
+    named = values.items() if exact else ()
+    return {f"{name}_exact": None if value is None else quotient(value) for name, value in named}
 
 
 def _figure(comparisons: Sequence[Comparison]) -> Any:
@@ -170,57 +140,51 @@ def _print(comparisons: Sequence[Comparison], exact: bool) -> None:
 
     from lpverify.report import tables
 
-    problem, pair, several = comparisons[0].problem, comparisons[0].problem.pair, len(comparisons) > 1
-    paths = {
-        c.problem.num_paths: "1 path" if c.problem.num_paths == 1 else f"{c.problem.num_paths} paths"
-        for c in comparisons
-    }
-    numbers = ", ".join(map(str, paths)) + " paths" if several else paths[problem.num_paths]
+    first, several = comparisons[0], len(comparisons) > 1
+    problem, pair = first.problem, first.problem.pair
+    paths = [plural(comparison.problem.num_paths, "path") for comparison in comparisons]
+    numbers = ", ".join(str(c.problem.num_paths) for c in comparisons) + " paths" if several else paths[0]
     print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {numbers}")
-    optima = {"single-path": comparisons[0].single_path}
-    frames = []
-    for comparison in comparisons:
-        optima[paths[comparison.problem.num_paths] if several else "multi-path"] = comparison.multi_path
-        frame = comparison.frame()
-        unresolved = frame["gap"].abs() <= comparison.multi_path.gap  # 0 as far as the certified bounds can tell
-        frame.loc[unresolved, ["gap", "relative_gap"]] = 0.0
-        ranks = frame["block_efficiency"].round(9)  # rounding keeps ties in order
-        frames.append(frame.loc[ranks.sort_values(ascending=False, kind="stable").index])
-    rows = pd.concat(frames, ignore_index=True) if several else frames[0].drop(columns="paths")
+    optima = {"single-path": first.single_path}
+    optima |= {label: c.multi_path for label, c in zip(paths if several else ["multi-path"], comparisons, strict=True)}
+    solutions = tables.solutions(optima).drop(columns="block_efficiency")
+    rows = pd.concat([_ranked(comparison) for comparison in comparisons], ignore_index=True)
     title = "Tokens per target call" + ("" if several else f" with {numbers}") + ", and the gap to the optimum"
     tables.show(
-        tables.frame_table(
-            tables.solutions(optima).drop(columns="block_efficiency"), title="Optimal tokens per target call"
-        ),
-        tables.frame_table(rows, title=title),
+        tables.frame_table(solutions, title="Optimal tokens per target call"),
+        tables.frame_table(rows if several else rows.drop(columns="paths"), title=title),
     )
     for comparison in comparisons:
         suffix = f" (K = {comparison.problem.num_paths})" if several else ""
         if exact:
-            tables.show(_exact_table(comparison, suffix))
+            fractions, caption = _exact_rows(comparison), "all digits of long fractions: --json"
+            tables.show(tables.table((f"exact{suffix}", "tokens per target call"), fractions, caption=caption))
         best = comparison.multi_path
         if best.status != "optimal":
-            print(
-                f"status {best.status}{suffix}: the optimum, and so every gap, may be larger by up to {best.gap:.1e}."
-            )
+            limit = f"the optimum, and so every gap, may be larger by up to {best.gap:.1e}."
+            print(f"status {best.status}{suffix}: {limit}")
         for result in comparison.results:
             if result.refused:
                 print(f"{result.name} refused{suffix}: {result.refused}")
 
 
-def _exact_table(comparison: Comparison, suffix: str) -> Table:
-    """Fractions, the optima first."""
-    from lpverify.report import tables
+def _ranked(comparison: Comparison) -> pd.DataFrame:
+    """The rows, the best first; a gap that the certified bounds cannot tell from 0 is 0."""
+    frame = comparison.frame()
+    frame.loc[frame["gap"].abs() <= comparison.multi_path.gap, ["gap", "relative_gap"]] = 0.0
+    ranks = frame["block_efficiency"].round(9)  # rounding keeps ties in order
+    return frame.loc[ranks.sort_values(ascending=False, kind="stable").index]
+
+
+def _exact_rows(comparison: Comparison) -> list[tuple[str, str]]:
+    """Names and fractions, the optima first."""
+    from lpverify.report.tables import fraction
 
     rows: list[tuple[str, Fraction | None]] = []
     for name, solution in (("single-path", comparison.single_path), ("multi-path", comparison.multi_path)):
         if solution.exact is not None:
             rows.append((f"{name} optimum", solution.exact))
         elif solution.exact_bounds is not None:
-            lower, upper = solution.exact_bounds
-            rows += [(f"{name} lower bound", lower), (f"{name} upper bound", upper)]
+            rows += zip((f"{name} lower bound", f"{name} upper bound"), solution.exact_bounds, strict=True)
     rows += [(result.name, result.exact) for result in comparison.results if not result.refused]
-    cells = [(name, tables.fraction(value)) for name, value in rows]
-    return tables.table(
-        (f"exact{suffix}", "tokens per target call"), cells, caption="all digits of long fractions: --json"
-    )
+    return [(name, fraction(value)) for name, value in rows]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
 
+from lpverify import errors
 from lpverify.cli.options import Jobs, flag, option
+from lpverify.cli.output import check_writable
+from lpverify.files import distinct
 
 
 def run(
@@ -36,12 +40,7 @@ def run(
 
     The last family consists of every problem file of a folder, for example one that `lpverify extract` wrote.
     """
-    import signal
-
-    from lpverify import errors
-    from lpverify.cli.output import check_writable
     from lpverify.cli.progress import bar
-    from lpverify.files import distinct
     from lpverify.sweep.config import load_tasks
     from lpverify.sweep.run import run_sweep
 
@@ -54,23 +53,19 @@ def run(
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as on Ctrl-C, so that the workers end
     try:
         with bar("rows", None) as update:
-            outcome = run_sweep(
-                tasks,
-                output,
-                jobs=jobs,
-                dask=dask,
-                retry=retry,
-                begin=lambda existing, total: update(total=total, completed=existing),
-                advance=lambda rows: update(advance=rows),
-            )
+
+            def begin(existing: int, total: int) -> None:
+                update(total=total, completed=existing)
+
+            def advance(rows: int) -> None:
+                update(advance=rows)
+
+            outcome = run_sweep(tasks, output, jobs=jobs, dask=dask, retry=retry, begin=begin, advance=advance)
     finally:
         signal.signal(signal.SIGTERM, before)
-    parts = [f"{outcome.computed} rows computed", f"{outcome.existing} found"]
-    if outcome.failures:
-        parts.append(f"{outcome.failures} of them failed (their error says why)")
-    if outcome.others:
-        parts.append(f"{outcome.others} of other sweeps")
-    print(f"{output}: {', '.join(parts)}")
+    failed = f", {outcome.failures} of them failed (their error says why)" if outcome.failures else ""
+    others = f", {outcome.others} of other sweeps" if outcome.others else ""
+    print(f"{output}: {outcome.computed} rows computed, {outcome.existing} found{failed}{others}")
     if outcome.failures == outcome.computed + outcome.existing:
         got = f"{outcome.failures} rows that all failed, the first with: {outcome.error}"
         raise errors.fail(output, got=got, expected="at least one row that can be computed")

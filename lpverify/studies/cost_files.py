@@ -2,20 +2,21 @@
 
 Costs are measured or written by hand. A TABLE is a number of seconds, or an object with seconds by K (``draft_step``,
 ``round``), by the number of tokens in the pass (``target_pass``), or by K and then by L (``verify``). Between its
-entries it is linear::
+entries it is linear. ``catch_up`` (default: ``draft_step`` at 1) and ``target_step`` are optional::
 
     {"schema": "lpverify/costs@1",
      "draft_step":  {"1": 0.004, "4": 0.005},      one step of the draft at batch K
      "target_pass": {"1": 0.03, "33": 0.04},       one pass over the drafted nodes and the pending token
      "verify":      {"bv": 0.0004, "pbv": {"1": 0.001, "4": {"4": 0.002, "8": 0.003}}},
      "round":       0.001,                         everything else in a round
-     "catch_up":    0.004,                         optional: feeding a last accepted token; default: draft_step at 1
-     "target_step": 0.03}                          optional: one token by the target alone
+     "catch_up":    0.004,                         feeding a last accepted token
+     "target_step": 0.03}                          one token by the target alone
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -31,9 +32,8 @@ from lpverify.verifiers import names, verifier
 SCHEMA = "lpverify/costs@1"
 REQUIRED = ("draft_step", "target_pass", "verify", "round")
 OPTIONAL = ("catch_up", "target_step", "settings", "versions", "description")
-BASELINES = ("autoregressive", "assisted")
-ROUNDING = 1e-9
-"""Relative error by which a mean of sums of probabilities may leave its range."""
+BASELINES = ("autoregressive", "assisted")  # they do not draft as verifiers do
+ROUNDING = 1e-9  # relative error by which a mean of sums of probabilities may leave its range
 
 Name = Annotated[str | None, Strict(), expected("a name or null")]
 Setting = Annotated[float | None, Strict(), Field(allow_inf_nan=False), expected("a number or null")]
@@ -53,17 +53,13 @@ class RunSettings(BaseModel):
     top_p: Setting = None
 
 
-class Efficiency(BaseModel):
-    """One algorithm in a cell of ``lpverify/bound@1``."""
-
+class Efficiency(BaseModel):  # one algorithm in a cell of lpverify/bound@1
     block_efficiency: Number
     se: Error = None
     all_accepted: Number | None = None
 
 
-class BoundCell(BaseModel):
-    """One K and L of ``lpverify/bound@1``."""
-
+class BoundCell(BaseModel):  # one K and L of lpverify/bound@1
     paths: Count
     depth: Count
     nodes: Number
@@ -84,16 +80,12 @@ class BoundDocument(BaseModel):
                 yield f"cells[{i}].algorithms.{name}", Cell(name, cell.paths, cell.depth, *values)
 
 
-class DecodeSettings(RunSettings):
-    """The settings of ``lpverify/decode@1``."""
-
+class DecodeSettings(RunSettings):  # of lpverify/decode@1
     paths: Count
     depth: Count
 
 
-class Run(BaseModel):
-    """One algorithm of ``lpverify/decode@1``."""
-
+class Run(BaseModel):  # one algorithm of lpverify/decode@1
     algorithm: Annotated[str, Strict(), expected("a name")]
     block_efficiency: Number
     block_efficiency_se: Error = None
@@ -104,14 +96,14 @@ class Run(BaseModel):
 
 
 class DecodeDocument(BaseModel):
-    """``lpverify/decode@1``; the baselines do not draft as the others do and have no cell."""
+    """``lpverify/decode@1``."""
 
     settings: DecodeSettings
     runs: list[Run]
 
     def measured(self) -> Iterator[tuple[str, Cell]]:
-        """The cells, each with its position in the document."""
-        num_paths, depth = self.settings.paths, self.settings.depth
+        """The cells of the verifiers, each with its position in the document."""
+        paths, depth = self.settings.paths, self.settings.depth
         for i, run in enumerate(self.runs):
             value, se = run.rao_blackwell, run.rao_blackwell_se
             if value is None:
@@ -119,13 +111,13 @@ class DecodeDocument(BaseModel):
             counts = run.accepted_histogram
             full = counts[depth] / sum(counts) if len(counts) > depth and any(counts) else 0.0
             if run.algorithm not in BASELINES:
-                yield f"runs[{i}]", Cell(run.algorithm, num_paths, depth, run.nodes_per_round, value, se, full)
+                yield f"runs[{i}]", Cell(run.algorithm, paths, depth, run.nodes_per_round, value, se, full)
 
 
-KINDS: dict[str, type[BoundDocument] | type[DecodeDocument]] = {
-    "lpverify/bound@1": BoundDocument,
-    "lpverify/decode@1": DecodeDocument,
-    "lpverify/runs@1": BoundDocument,
+KINDS: dict[str, TypeAdapter[Any]] = {
+    "lpverify/bound@1": TypeAdapter(BoundDocument),
+    "lpverify/decode@1": TypeAdapter(DecodeDocument),
+    "lpverify/runs@1": TypeAdapter(BoundDocument),
 }
 
 
@@ -146,38 +138,33 @@ def parse_costs(document: Any, where: str) -> Costs:
     verify, catch_up, alone = (document.get(key) for key in ("verify", "catch_up", "target_step"))
     if not isinstance(verify, dict):
         raise errors.fail(f"{where}: verify", got=came(verify), expected="an object with seconds by algorithm")
-    draft_step = _table(document["draft_step"], f"{where}: draft_step", ("paths",))
+    draft_step = _table(document["draft_step"], f"{where}: draft_step", ("paths",), above=0)
     return Costs(
-        draft_step=draft_step,
-        target_pass=_table(document["target_pass"], f"{where}: target_pass", ("tokens",)),
-        verify={name: _table(entry, f"{where}: verify.{name}", ("paths", "depth")) for name, entry in verify.items()},
-        round=_table(document["round"], f"{where}: round", ("paths",), zero=True),
-        catch_up=draft_step(1) if catch_up is None else _seconds(catch_up, f"{where}: catch_up", zero=True),
-        target_step=None if alone is None else _seconds(alone, f"{where}: target_step"),
+        draft_step,
+        _table(document["target_pass"], f"{where}: target_pass", ("tokens",), above=0),
+        {name: _table(data, f"{where}: verify.{name}", ("paths", "depth"), above=0) for name, data in verify.items()},
+        _table(document["round"], f"{where}: round", ("paths",), min=0),
+        draft_step(1) if catch_up is None else errors.number(f"{where}: catch_up", catch_up, min=0),
+        None if alone is None else errors.number(f"{where}: target_step", alone, above=0),
     )
 
 
-def _table(data: Any, name: str, units: Sequence[str], *, zero: bool = False) -> Table:
+def _table(data: Any, name: str, units: Sequence[str], **limit: float) -> Table:
     """A number, or an object of numbers by ``units[0]``; its entries may be tables by the other units."""
     if not isinstance(data, dict):
-        return Table(name, (), (_seconds(data, name, zero=zero),), units[0])
+        return Table(name, (), (errors.number(name, data, **limit),), units[0])
     entries: dict[float, float | Table] = {}
     for key, value in data.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) < 1:
+        if not re.fullmatch("0*[1-9][0-9]*", key) or len(key) > 9:
             raise errors.fail(f"{name}: key", got=came(key), expected=f"a number of {units[0]}")
         if float(key) in entries:
             raise errors.fail(name, got=f"the key {int(key)} twice", expected="every number once")
-        deeper = isinstance(value, dict) and len(units) > 1
-        at = f"{name}.{key}"
-        entries[float(key)] = _table(value, at, units[1:], zero=zero) if deeper else _seconds(value, at, zero=zero)
+        deeper, at = isinstance(value, dict) and len(units) > 1, f"{name}.{key}"
+        entries[float(key)] = _table(value, at, units[1:], **limit) if deeper else errors.number(at, value, **limit)
     if not entries:
         raise errors.fail(name, got="no entry", expected=f"seconds by {units[0]}")
-    ordered = sorted(entries)
-    return Table(name, tuple(ordered), tuple(entries[x] for x in ordered), units[0])
-
-
-def _seconds(value: Any, where: str, *, zero: bool = False) -> float:
-    return errors.number(where, value, min=0) if zero else errors.number(where, value, above=0)
+    ordered = dict(sorted(entries.items()))
+    return Table(name, tuple(ordered), tuple(ordered.values()), units[0])
 
 
 def load_cells(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Cell], dict[str, Any]]:
@@ -187,42 +174,39 @@ def load_cells(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Cell], dic
 
 
 def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[str, Any]]:
-    """Cells of documents of `bound`, `decode` or `advise`, and the settings of the first one.
+    """Cells of documents, whose schemas are in `KINDS`, given with names for messages; and the settings of the first.
 
-    An algorithm that looks at the first path only has cells at K = 1, whatever K it was run with.
-
-    Args:
-        documents: Pairs of a name for messages and the document, whose schema is one of `KINDS`.
-
-    Raises:
-        InputError: For another document, for documents of different models or sampling, and for a cell that is stated
-            twice.
+    An algorithm that looks at the first path only has cells at K = 1, whatever K it was run with. Raises InputError for
+    another document, for documents of different models or sampling, and for a cell that is stated twice.
     """
     cells: dict[tuple[str, int, int], Cell] = {}
-    first: dict[str, Any] | None = None
+    first: dict[str, Any] = {}
     for where, document in documents:
-        stated = validate(TypeAdapter(KINDS[_schema(document, where, tuple(KINDS))]), document, where)
-        settings = {name: getattr(stated.settings, name) for name in RunSettings.model_fields}
-        first = first or settings
-        for name, value in settings.items():
-            if value != first[name]:
-                got = f"{name} = {came(value)}"
-                raise errors.fail(f"{where}: settings", got=got, expected=f"{first[name]!r} as in {documents[0][0]}")
+        stated = validate(KINDS[_schema(document, where, tuple(KINDS))], document, where)
+        for name in RunSettings.model_fields:
+            value = getattr(stated.settings, name)
+            if value != first.setdefault(name, value):
+                other = f"{first[name]!r} as in {documents[0][0]}"
+                raise errors.fail(f"{where}: settings", got=f"{name} = {came(value)}", expected=other)
         own: dict[tuple[str, int, int], Cell] = {}
         for at, cell in sorted(stated.measured(), key=lambda measured: measured[1].num_paths):
-            largest = {"nodes": cell.num_paths * cell.depth, "block_efficiency": cell.depth + 1, "full": 1}
-            for name, high in largest.items():
-                value, low = getattr(cell, name) or 0, float(name == "block_efficiency")
-                if not low - ROUNDING <= value <= high * (1 + ROUNDING):
-                    raise errors.fail(f"{where}: {at}: {name}", got=came(value), expected=f"{low:g}..{high:g}")
+            ranges = {
+                "nodes": (0, cell.num_paths * cell.depth),
+                "block_efficiency": (1, cell.depth + 1),
+                "full": (0, 1),
+            }
+            for name, (low, high) in ranges.items():
+                value = getattr(cell, name)
+                if value is not None and not low - ROUNDING <= value <= high * (1 + ROUNDING):
+                    raise errors.fail(f"{where}: {at}: {name}", got=came(value), expected=f"{low}..{high}")
             if cell.algorithm in names() and verifier(cell.algorithm).first_path_only:
                 cell = replace(cell, num_paths=1, nodes=float(cell.depth))
                 own.setdefault(cell.key, cell)
             else:
                 own[cell.key] = cell
-        for cell in own.values():
-            if cell.key in cells:
-                got = f"{cell.algorithm} at K = {cell.num_paths}, L = {cell.depth} a second time"
+        for key in own:
+            if key in cells:
+                got = "{} at K = {}, L = {} a second time".format(*key)
                 raise errors.fail(where, got=got, expected="every cell once")
         cells |= own
     if not cells:
@@ -233,6 +217,6 @@ def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[s
 def _schema(document: Any, where: str, known: Sequence[str]) -> str:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in known:
-        got = f"a {type(document).__name__}" if not isinstance(document, dict) else f"schema {came(schema)}"
+        got = f"schema {came(schema)}" if isinstance(document, dict) else f"a {type(document).__name__}"
         raise errors.fail(where, got=got, expected="a document " + " or ".join(known))
     return str(schema)

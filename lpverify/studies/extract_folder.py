@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lpverify import errors
 from lpverify.core.problem import FOLDER_SETTINGS, VerifyProblem, problem_folder, save_problem
@@ -23,12 +22,10 @@ from lpverify.studies.extract import Settings, extract
 from lpverify.studies.text import Context, contexts, text_length
 
 SCHEMA = "lpverify/extract@1"
-TAIL = 40
-"""Characters of the context that a description ends with."""
+TAIL = 40  # characters of the context that a description ends with
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How many of the requested problems were written now, and how many the folder already had."""
 
     written: int
@@ -45,23 +42,13 @@ def extract_folder(
     versions: dict[str, Any] | None = None,
     report: Callable[[int], None] = lambda contexts: None,
 ) -> Outcome:
-    """Write ``KEY-POSITION.json`` for every context of every prompt that ``folder`` lacks.
+    """Write ``KEY-POSITION.json`` for every context of every prompt (that has a key) that ``folder`` lacks.
 
-    All prompts are checked before anything is written.
+    All prompts are checked before anything is written. A folder that does not exist is created, and ``versions`` are
+    stored in it. ``report`` is called with the number of contexts that were just dealt with.
 
-    Args:
-        pair: The models.
-        prompts: A problem is named after the key of its prompt.
-        settings: Shape of the trees, and where the contexts are.
-        folder: Created if it does not exist.
-        chat: Wrap the prompts in the chat template.
-        versions: Stored with the settings of a new folder.
-        report: Called with the number of contexts that were just dealt with.
-
-    Raises:
-        InputError: As `checked_requests`, and for a folder of other settings, one with problem files but no settings,
-            and one that another process is extracting into.
-        SizeError: As `extract`.
+    Raises InputError as `checked_requests`, and for a folder of other settings, one with problem files but no settings,
+    and one that another process is extracting into; SizeError as `extract`.
     """
     requests = checked_requests(pair, prompts, settings, chat)
     positions = range(0, text_length(settings.contexts, settings.stride) + 1, settings.stride)
@@ -69,11 +56,11 @@ def extract_folder(
     with _locked(folder, pair.describe(settings, chat=chat), versions or {}):
         for request in requests:
             paths = {position: folder / f"{request.key}-{position}.json" for position in positions}
+            texts: list[Context] = []
             if all(path.exists() for path in paths.values()):  # the text is not needed
                 existing += settings.contexts
-                report(settings.contexts)
-                continue
-            texts = contexts_after(pair, request, settings)
+            else:
+                texts = contexts_after(pair, request, settings)
             for context in texts:
                 path = paths[context.position]
                 if path.exists():
@@ -118,11 +105,8 @@ def problem_below(
 
 def check_folder(folder: Path) -> None:
     """Raise InputError now if `extract_folder` could not make or use ``folder`` later."""
-    if folder.is_dir():
-        ready = os.access(folder, os.W_OK)
-    else:
-        ready = not folder.exists() and folder.parent.is_dir() and os.access(folder.parent, os.W_OK)
-    if not ready:
+    existing = folder if folder.exists() else folder.parent
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
         expected = "a folder that can be written, or a new one in a folder that exists"
         raise errors.fail("--output", got=str(folder), expected=expected)
 
@@ -135,8 +119,7 @@ def _locked(folder: Path, description: dict[str, Any], versions: dict[str, Any])
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = getattr(error, "strerror", None) or str(error)
         raise errors.fail(str(folder), got=reason, expected="a folder that can be written") from error
-    problems = [] if path.exists() else problem_folder(folder)
-    if problems:
+    if not path.exists() and (problems := problem_folder(folder)):
         got = f"{problems[0].name} but no {FOLDER_SETTINGS}"
         raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
     lines = JsonLines(path, SCHEMA, description, instead="another folder (or delete this one to extract it again)")
