@@ -1,12 +1,8 @@
 """Block verification: the best single-path rule (theory 1).
 
-On a path x_1..x_L with weights w_i = min(1, w_{i-1} p(x_i|.) / q(x_i|.)) accept the largest i whose independent test
-
-    U_i < h_i,   h_i = R_i / (R_i + 1 - w_i) for i < L,   h_L = w_L,   R_i = sum_y max(w_i p(y|.) - q(y|.), 0),
-
-passes (0 if none), and emit from p after L tokens, else from max(w_i p - q, 0) normalised. With K > 1 the first path is
-verified. The same rule verifies a path that was selected among several, with the rows q* of the selected path in the
-place of q: see `lpverify.verifiers.rank_selection`.
+Accept the longest prefix whose test passes, with chance h = R / (R + 1 - w) at weight w and R = sum_y max(w p - q, 0),
+and w at the end of the path. With K > 1 the first path is verified, or one that was selected among several, with its
+rows q* in the place of q (`lpverify.verifiers.rank_selection`).
 
 Reference: Sun et al., Block verification accelerates speculative decoding, arXiv 2403.10444, algorithm 2.
 """
@@ -72,8 +68,6 @@ def verify_first_path(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``bv``."""
-    text, source = (
-        "block verification of the first path, the single-path optimum",
-        "Sun et al., arXiv 2403.10444, algorithm 2",
-    )
+    text = "block verification of the first path, the single-path optimum"
+    source = "Sun et al., arXiv 2403.10444, algorithm 2"
     return Verifier("bv", verify_first_path, text, source, needs="a path", first_path_only=True, closed_form="block")

@@ -238,11 +238,9 @@ def _shared_out(groups: Groups, layout: Layout, row: Array, couple: Coupling) ->
         of[problem[far]] = np.arange(len(far))
         atom = (of[group] >= 0).nonzero()[0]
         group, own = group[atom], zeros((len(far), *table.shape[1:]), q)
-        position = (
-            groups.atom_child[atom] - groups.first_child[group],
-            groups.atom_cell[atom] - groups.first_cell[group],
-        )
-        np.add.at(own, (of[group], *position), groups.atom_mass[atom])
+        child_at, cell_at = groups.first_child[group], groups.first_cell[group]
+        at = (of[group], groups.atom_child[atom] - child_at, groups.atom_cell[atom] - cell_at)
+        np.add.at(own, at, groups.atom_mass[atom])
         pooled = _pooled(own / total[far, :, None], phi[far], q[far], wanted[far])
         reached = (pooled * phi[far, None, :]).sum(axis=-1)
         better = abs(reached - wanted[far]).sum(axis=-1) < missed[far]

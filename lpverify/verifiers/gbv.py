@@ -1,14 +1,8 @@
-"""GBV, greedy multi-path block verification (theory 4).
+"""GBV, greedy multi-path block verification: the *ordered split* of rank measures (theory 4).
 
-Rank the children of every node by p/q descending (ties to the smaller token id); this orders the leaves
-lexicographically. Select the best of the K paths. With better(c) the draft mass of all paths ranked before every path
-through c the selected path has the distribution
-
-    Q*(c) = (1 - better(c))^K - (1 - better(c) - Q(c))^K,      q*(x|c) = Q*(cx) / Q*(c),
-
-and block verification of it with the rows q* is valid. In rank measures (theory 5) this is the *ordered split*. A large
-vocabulary is merged into buckets of p/q, inside which the order is neutral; ``blocks=None`` keeps the order of single
-tokens. GBV is neither monotone in K nor better than BV on every instance.
+Children rank by p/q descending, ties to the smaller token; the best of the K paths is selected and block-verified. A
+large vocabulary is merged into buckets of p/q, inside which the order is neutral; ``blocks=None`` keeps the order of
+single tokens. GBV is neither monotone in K nor better than BV on every instance.
 
 Reference: Thomas and Pal, arXiv 2602.16961.
 """

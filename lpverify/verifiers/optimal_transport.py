@@ -1,13 +1,10 @@
 """OT: at every node the coupling that maximises the probability that the chosen token is drafted (theory 6).
 
-At a node with k drafted children the tokens drafted form a set S with probability pi(S). The transport problem
-
-    maximise  sum_{S, x in S} F(S, x)   s.t.  sum_x F(S, x) <= pi(S),  sum_S F(S, x) <= p(x),  F >= 0
-
-has the value 1 + min_H [p(H) - q(H)^k], minimum over sets H of tokens (theory 2.6). y is x with probability
-F(S, x) / pi(S), else drawn from what is left of p, normalised. The optimum is not unique; tokens are tried in the order
-of p/q descending (ties: larger p, then smaller id), so relabelling tokens relabels the distribution unless two tokens
-share both p and q. Over several levels it is greedy, not optimal.
+The tokens drafted at a node form a set S of probability pi(S). A maximum flow F from sets to their members, with supply
+pi(S) and demand p(x), has the value 1 + min_H [p(H) - q(H)^k], minimum over sets H of tokens (theory 2.6). y is x with
+probability F(S, x) / pi(S), else drawn from what is left of p, normalised. The optimum is not unique; tokens are tried
+in the order of p/q descending (ties: larger p, then smaller id), so relabelling tokens relabels the distribution unless
+two tokens share both p and q. Over several levels it is greedy, not optimal.
 
 References: Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas & Pal, arXiv 2511.15898.
 """
@@ -56,12 +53,9 @@ def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
     tokens = [int(x) for x in np.flatnonzero(q > 0)]
     size = sum(comb(len(tokens), size) for size in range(1, count + 1))
     if size > MAX_SETS:
-        raise errors.too_large(
-            f"ot with {count} paths at one node and {len(tokens)} draftable tokens",
-            size=f"{size} sets of drafted tokens",
-            limit=f"{MAX_SETS}",
-            instead="use spectr or specinfer, or fewer paths or tokens",
-        )
+        what = f"ot with {count} paths at one node and {len(tokens)} draftable tokens"
+        instead = "use spectr or specinfer, or fewer paths or tokens"
+        raise errors.too_large(what, size=f"{size} sets of drafted tokens", limit=f"{MAX_SETS}", instead=instead)
     with np.errstate(over="ignore"):
         tokens.sort(key=lambda x: (-p[x] / q[x], -p[x], x))
     supply = set_probabilities([q[x] for x in tokens], count)
@@ -157,13 +151,6 @@ def verify(tree: DraftTree) -> StopDistribution:
 def verifier() -> Verifier:
     """The verifier ``ot``."""
     text = "at every node the coupling that most often chooses a drafted child"
-    return Verifier(
-        "ot",
-        verify,
-        text,
-        "Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas and Pal, arXiv 2511.15898",
-        needs="independent children",
-        path_order=False,
-        node_rule=node_rule,
-        any_vocabulary=False,
-    )
+    source = "Khisti et al., arXiv 2410.18234; Hu et al., arXiv 2502.18779; Thomas and Pal, arXiv 2511.15898"
+    options: dict[str, Any] = {"path_order": False, "node_rule": node_rule, "any_vocabulary": False}
+    return Verifier("ot", verify, text, source, needs="independent children", **options)

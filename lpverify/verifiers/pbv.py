@@ -1,19 +1,10 @@
 """PBV, proportional block verification: the selected path follows the target where coverage allows (theory 5.2).
 
-Lay the children of a node out by p/q descending, and let c_x be the share of the integral of phi' on child x's
-interval. The lower convex minorant of the points (p_1 + .. + p_k, c_1 + .. + c_k) cuts the children into groups. In a
-group of slope r the split aims at
-
-    q*(x|c) = r p(x|c),     r = sum of c / sum of p over the group.
-
-Inside a group the split pools ranks. Let phibar_x = c_x / q_x be the mean of phi' on x's interval and t_x = r p_x / q_x
-the mean that x needs. Child x keeps the fraction lambda_x of its interval, gives the rest to the group's pool, and gets
-its mass (1 - lambda_x) q_x back from the pool. For a pool of mean c,
-
-    lambda_x = clip((t_x - c) / (phibar_x - c), 0, 1)   if both differences have the same sign, else 0.
-
-c is the smallest of all t_x and phibar_x of the group with the least error sum_x |q*(x|c) - q_x t_x|. PBV needs the
-rows of drafted nodes only, and does not use the weight f/Q*.
+The wanted row is r p in each group of children that the lower convex minorant of (cumulative p, cumulative c) makes, r
+being the slope and c_x the share of the integral of phi' on child x's interval. Inside a group the split pools ranks:
+child x keeps the fraction lambda_x of its interval, gives the rest to the pool, and gets its mass back from the pool.
+The pool's mean is the smallest of all t_x = r p_x / q_x and phibar_x = c_x / q_x of the group with the least error
+sum_x |q*(x|c) - q_x t_x|. PBV needs the rows of drafted nodes only, and does not use the weight f/Q*.
 """
 
 from __future__ import annotations

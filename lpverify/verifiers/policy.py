@@ -1,12 +1,8 @@
 """The LP optimum as a verifier (theory 2.5).
 
-A certificate holds a rank table T, a joint distribution of (leaf, bin of [0, 1]), whose marginals are the distribution
-Q of a draft path and the widths of the bins. Every drafted path draws its bin from T(leaf, .)/Q(leaf) and its rank
-uniformly in the bin, so that the ranks of all paths are uniform. The path of smallest rank has the distribution
-
-    Q*(leaf) = sum_b phibar_b T(leaf, b),     phibar_b the mean of K (1-u)^(K-1) on bin b,
-
-and block verification with rows q*(x|c) = Q*(cx)/Q*(c) attains the certificate's f(cx) = min(p(x|c) f(c), Q*(cx)), the
+A certificate holds a rank table T, a joint distribution of (leaf, bin of [0, 1]). Every drafted path draws its bin
+from T(leaf, .)/Q(leaf) and its rank uniformly in the bin; the path of smallest rank has the distribution Q*, the
+``selected`` of the certificate, and block verification with rows q* attains f(cx) = min(p(x|c) f(c), Q*(cx)), the
 optimum. It serves one problem: which ranks a leaf gets depends on the rows of the whole tree, drafted or not.
 """
 
@@ -21,7 +17,7 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree, level_index
 from lpverify.core.results import Certificate, LpSolution, RankTable
-from lpverify.numerics import Array, Levels, as_float, divide, is_exact, ones, zero, zeros
+from lpverify.numerics import Array, Levels, accumulate, as_float, divide, is_exact, ones, zero
 from lpverify.verifiers.base import StopDistribution, Verifier
 from lpverify.verifiers.block import block_verification
 from lpverify.verifiers.residual import acceptance
@@ -77,10 +73,8 @@ class Policy:
 def bin_distributions(ranks: RankTable, leaves: npt.NDArray[np.int64]) -> Array:
     """T(leaf, .)/Q(leaf) of ``leaves`` (n,), numbered among all leaves: shape (n, bins)."""
     widths = np.diff(ranks.edges)
-    mass = zeros((len(leaves), len(widths)), ranks.mass)
-    for row, leaf in zip(mass, leaves.tolist(), strict=True):
-        entries = ranks.leaf == leaf
-        np.add.at(row, ranks.bin[entries], ranks.mass[entries])
+    entries = (ranks.leaf == leaf for leaf in leaves.tolist())
+    mass = np.stack([accumulate(ranks.bin[of], ranks.mass[of], len(widths)) for of in entries])
     return divide(mass, mass.sum(axis=1, keepdims=True), where_zero=widths)
 
 

@@ -1,15 +1,9 @@
-"""Rank measures: how the ranks of the paths through a node are distributed on [0, 1] (theory 5).
-
-With phi'(u) = K (1-u)^(K-1), a node c whose paths have ranks distributed as mu_c (total mass Q(c)) is on the path of
-smallest rank with probability Q*(c) = integral of phi' d mu_c.
+"""Rank measures: how the ranks of the paths through a node are distributed on [0, 1] (theory 5, 5.3).
 
 A measure is a list of m pieces in rank order, uniform inside each piece. A piece is stored by its width and by the
-length of [0, 1] *above* it (1 - right end), so that the mean of phi' on it is a sum of positive terms,
-
-    mean of phi' on a piece = sum_{i<K} (above + width)^i above^(K-1-i),
-
-accurate however small the piece is. Lengths are relative to the node's ``scale``, the length above the start of its
-first piece: below a node only ratios of means matter, so they neither underflow nor overflow.
+length of [0, 1] *above* it (1 - right end), so that the mean of phi' on it, phi'(u) = K (1-u)^(K-1), is accurate
+however small the piece is. Lengths are relative to the node's ``scale``, the length above the start of its first piece:
+below a node only ratios of means matter, so they neither underflow nor overflow.
 """
 
 from __future__ import annotations

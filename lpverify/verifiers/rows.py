@@ -22,8 +22,6 @@ from lpverify.verifiers.token_buckets import children_of
 
 OUTSIDE_CACHE = 4096  # rows of at least so many tokens are reduced one at a time, so that a row stays in the cache
 
-OUTSIDE_CACHE = 4096  # rows of at least so many tokens are reduced one at a time, so that a row stays in the cache
-
 
 @dataclass(frozen=True, eq=False)
 class Observation:

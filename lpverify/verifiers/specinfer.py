@@ -1,13 +1,7 @@
 """SpecInfer: recursive rejection sampling with replacement (theory 6).
 
-At a node with k drafted children x_1..x_k, repeats kept, and p_1 = p:
-
-    accept x_j with min(1, p_j(x_j)/q(x_j)),   else p_{j+1} = max(p_j - q, 0) normalised;   at the end y ~ p_{k+1}.
-
-The residuals have a closed form. With t_1 = 0, R_1 = 1, t_{j+1} = t_j + R_j and R_j = sum_x max(p - t_j q, 0),
-
-    p_j = max(p - t_j q, 0) / R_j,
-
+Offer the k drafted children in order, repeats kept, the j-th with min(1, p_j(x_j)/q(x_j)). The target that is left has
+a closed form, p_j = max(p - t_j q, 0) / R_j with t_1 = 0, R_1 = 1, t_{j+1} = t_j + R_j, R_j = sum_x max(p - t_j q, 0),
 so the rows are summed once for every rejection that can be followed by another offer. A repeated child is offered
 again: merging repeats would skip a rejection and be lossy. A rejected token has p_{j+1} = 0 from then on.
 

@@ -1,15 +1,10 @@
 """SpecTr: K-SEQ selection (theory 6).
 
-At a node with k drafted children accept them in order, each with min(1, p(x) / (rho q(x))), else y is drawn from
-max(p - gamma min(q, p/rho), 0) normalised, where
-
-    beta(rho) = sum_x min(q(x), p(x)/rho),   gamma = (1 - (1-beta)^k) / beta = sum_{i<k} (1-beta)^i.
-
-The rule is lossless for every rho in [1, k] with gamma <= rho; the best rho is the root of gamma(rho) = rho, which is
-that of rho = S(E(rho)) too. y may be a drafted token; verification then descends to it. The root is irrational in
-general: with Fraction rows a rational just above it that satisfies gamma <= rho is used, so that the distribution is
-exact and the value agrees with the float one to about 1e-14. At a large vocabulary the root is found on bins of tokens
-and improved by a Newton step on the rows.
+Accept the k drafted children in order, each with min(1, p(x) / (rho q(x))), else draw from max(p - gamma min(q, p/rho),
+0) normalised: with beta = sum_x min(q, p/rho) and gamma = (1 - (1-beta)^k) / beta lossless for every rho in [1, k] with
+gamma <= rho. The best is the root of gamma(rho) = rho. It is irrational in general: with Fraction rows a rational just
+above it is used, so that the distribution is exact and the value agrees with the float one to about 1e-14. At a large
+vocabulary the root is found on bins of tokens and improved by a Newton step on the rows.
 
 Reference: Sun et al., SpecTr, arXiv 2310.15141, algorithm 2 and theorem 2.
 """

@@ -1,12 +1,8 @@
 """TGBV, tempered greedy multi-path block verification: skew a node only as far as it helps (theory 5.1).
 
-One number lambda per node mixes the ordered split of GBV with the neutral split (every child gets q(x|c) mu_c),
-
-    mu_cx = lambda (ordered part of x) + (1 - lambda) q(x|c) mu_c,      q* = lambda ordered + (1 - lambda) q.
-
-lambda is the smallest maximiser of sum_x min(p(x|c) f(c), Q*(cx)), that is, of sum_x min(w p(x|c), q*(x|c)) with
-w = f(c) / Q*(c). The sum is concave and piecewise linear in lambda, so only 0, 1 and the points where the smaller side
-of a minimum changes are candidates. TGBV needs the rows of drafted nodes only.
+One number lambda per node mixes the ordered split of GBV with the neutral split (every child gets q(x|c) mu_c), so that
+q* = lambda ordered + (1 - lambda) q. It is the smallest maximiser of sum_x min(w p(x|c), q*(x|c)), w = f(c) / Q*(c).
+TGBV needs the rows of drafted nodes only.
 """
 
 from __future__ import annotations

@@ -34,12 +34,6 @@ def verify_first_path(tree: DraftTree) -> StopDistribution:
 
 def verifier() -> Verifier:
     """The verifier ``token``."""
-    return Verifier(
-        "token",
-        verify_first_path,
-        "token rule: accept drafted tokens one by one along the first path",
-        "Leviathan et al., arXiv 2211.17192, algorithm 1",
-        needs="a path",
-        first_path_only=True,
-        closed_form="token",
-    )
+    text = "token rule: accept drafted tokens one by one along the first path"
+    source = "Leviathan et al., arXiv 2211.17192, algorithm 1"
+    return Verifier("token", verify_first_path, text, source, needs="a path", first_path_only=True, closed_form="token")

@@ -1,15 +1,8 @@
 """Traversal: verification of the distinct drafted nodes from the leaves to the root (theory 6).
 
-The drafted tree is offered leaf first, in depth-first order; a child is offered with w(cx) = min(1, w p(x)/q(x)).
-When the child x of a node fails, the node continues with
-
-    R = sum max(w p - q, 0),   p' = max(w p - q, 0) / R,   w' = R / (R + 1 - w),   q' = q without x, renormalised,
-
-and its next child is offered; a node without further children is accepted with its w. The root always accepts.
-
-All p' of a node have the form max(a p - b q, 0) / w, and a rejection takes one sum over the vocabulary (theory 6). The
-weight of a node depends on such a sum only through children that are not the first of their parent: w along first
-children is a running minimum. So sums are taken in at most K waves, not one for every level.
+All p' of a node have the form max(a p - b q, 0) / w, and a rejection takes one sum over the vocabulary. The weight of a
+node depends on such a sum only through children that are not the first of their parent: w along first children is a
+running minimum. So sums are taken in at most K waves, not one for every level.
 
 Reference: Weng et al., Traversal Verification for Speculative Tree Decoding, arXiv 2505.12398, algorithm 2.
 """
