@@ -86,14 +86,7 @@ def minorant_rows(shares: Any, target: Any, slack: float, group: Any, slope: Any
             end = first[segment]
 
 
-def couple_groups(
-    masses: Any,
-    densities: Any,
-    drafts: Any,
-    wanted: Any,
-    limits: tuple[int, int, int, float, float, float],
-    result: Any,
-) -> None:
+def couple_groups(masses: Any, densities: Any, drafts: Any, wanted: Any, limits: tuple[Any, ...], result: Any) -> None:
     """`lpverify.verifiers.ebv.coupling`, group by group; ``result`` (B, V, n).
 
     ``limits``: START_STEPS, STEPS, PATIENCE, CLIPPED, SMALLEST, ROUNDING.

@@ -1,9 +1,7 @@
 """The token rule: speculative sampling one token at a time (theory 1, 3).
 
 Along the first path accept token x_i with probability min(1, p(x_i|.) / q(x_i|.)) and stop at the first rejection: the
-next token is then from max(p - q, 0) normalised, and from p after L accepted tokens. So
-
-    Pr(the first i tokens are accepted) = prod_{j <= i} min(1, p(x_j|.) / q(x_j|.)).
+next token is then from max(p - q, 0) normalised, and from p after L accepted tokens.
 
 Reference: Leviathan et al., Fast inference from transformers via speculative decoding, arXiv 2211.17192, algorithm 1.
 """
