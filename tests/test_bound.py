@@ -67,7 +67,7 @@ def test_restricted_is_the_tree_of_the_cut_paths(seed: int, most: int, longest: 
     expected = DraftTree.from_pair(shortened(pair, depth), drawn[:paths, :depth])
     for name in ("paths", "parent", "token", "depth", "node_of", "multiplicity", "target"):
         assert (getattr(view, name) == getattr(expected, name)).all(), name
-    assert (view.draft[: view.inner] == expected.draft[: view.inner]).all()
+    assert (view.draft[: len(view.inner_nodes)] == expected.draft[: len(view.inner_nodes)]).all()
 
 
 def test_a_tree_cannot_grow() -> None:

@@ -50,7 +50,7 @@ def test_rows_come_from_the_node_of_the_table(paths: list[list[int]], seed: int)
         prefix = spell(view, node)
         index = tree.index_of(prefix, 3)
         assert (view.target[node] == rows[len(prefix)][index]).all()
-        if node < view.inner:
+        if node < len(view.inner_nodes):
             assert (view.draft[node] == pair.draft[len(prefix)][index]).all()
             assert [int(view.token[c]) for c in view.children(node)] == list(dict.fromkeys(view.drafted(node)))
             assert len(view.drafted(node)) == view.multiplicity[node]
@@ -77,7 +77,7 @@ def test_leaves_at_any_depth() -> None:
 
 def test_smallest_tree() -> None:
     view = DraftTree.build([[0]], [[1.0], [1.0]], [[1.0]])
-    assert (view.vocab_size, view.inner, view.node_of.tolist()) == (1, 1, [[0, 1]])
+    assert (view.vocab_size, len(view.inner_nodes), view.node_of.tolist()) == (1, 1, [[0, 1]])
 
 
 def test_topology_is_read_only_and_paths_are_copied() -> None:

@@ -12,7 +12,6 @@ from lp_cases import random_pair, rational_pair
 from scipy.stats import chisquare
 
 from lpverify.core import prefix_tree
-from lpverify.core.draft_tree import paths_of
 from lpverify.drafting.base import DraftDistribution
 from lpverify.drafting.iid_paths import IidPaths
 from lpverify.errors import InputError
@@ -53,7 +52,7 @@ def test_coverage_and_expected_nodes_are_those_of_the_enumeration(draft: DraftDi
 
 def sampled(draft: DraftDistribution, pair: Any, count: int, seed: int) -> Counter[Any]:
     rng = np.random.default_rng(seed)
-    return Counter(tuple(map(tuple, paths_of(draft.sample(pair, rng)))) for _ in range(count))
+    return Counter(tuple(map(tuple, draft.sample(pair, rng).paths.tolist())) for _ in range(count))
 
 
 @pytest.mark.parametrize("draft", DISTRIBUTIONS[:2], ids=lambda draft: draft.spec)

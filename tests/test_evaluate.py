@@ -228,7 +228,7 @@ def test_block_acceptance_with_the_token_residual_is_caught() -> None:
         law = verify_first_path(view)
 
         def rows(node: int) -> Any:
-            if node >= view.inner:
+            if node >= len(view.inner_nodes):
                 return law.rows(node)
             return residual_distribution(positive_part(view.target[node] - view.draft[node]), view.target[node])
 

@@ -19,7 +19,7 @@ from lpverify.core.problem import VerifyProblem
 from lpverify.core.results import RankTable
 from lpverify.drafting.iid_paths import IidPaths
 from lpverify.errors import InputError
-from lpverify.exact.evaluate import as_verifier, evaluate
+from lpverify.exact.evaluate import as_verifier, evaluate, policy_certificate
 from lpverify.lp import certify, one_step, single_path
 from lpverify.lp.solve import solve
 from lpverify.numerics import as_float, total
@@ -49,7 +49,7 @@ def test_lossless_and_optimal_in_fractions(name: str, paths: int) -> None:
     if paths == 3 and name == "zeros":
         problem = problem.with_num_paths(2)
     optimum = solve(problem)
-    policy = as_verifier("policy", problem, optimum)
+    policy = verifier("policy", policy_certificate(problem, optimum))
     result = evaluate(problem, policy)
     assert result.law_error == 0
     assert result.block_efficiency == total(policy.stop_distribution.certificate.prefix_acceptance)  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -15,8 +14,7 @@ from lpverify.numerics import Array, is_exact
 
 Ints = npt.NDArray[np.int64]
 
-NO_TOKEN = -1
-"""Stands in ``paths`` after the end of a path that is shorter than the longest one, and for the root's token."""
+NO_TOKEN = -1  # in ``paths`` after the end of a path that is shorter than the longest one, and for the root's token
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,39 +22,28 @@ class Topology:
     """The tree of the distinct prefixes of K drafted paths: the integer part of a `DraftTree`.
 
     Nodes are ordered by depth and inside a depth by first appearance among the paths; node 0 is the root. Paths may
-    have different lengths, and one may end where another continues.
-
-    * ``paths`` (K, L): the drafted tokens, repeated paths kept; `NO_TOKEN` after the end of a shorter path.
-    * ``parent``, ``token``, ``depth`` (n,): parent node and last token of every node (-1 at the root), its length.
-    * ``node_of`` (K, L+1): the node of path k at depth i; after the end of a path its last node.
-    * ``multiplicity``, ``ends`` (n,): how many of the K paths pass through the node or end there; how many end there.
-    * ``inner_nodes`` (m,): the nodes with drafted children, ascending. ``draft_row`` (n,): the position of a node
-      among them, -1 for a leaf.
+    have different lengths, and one may end where another continues. If all have one length, the nodes with children
+    are the first m.
 
     >>> tree = topology([[5, 7], [5, 8], [5]])
     >>> tree.node_of.tolist(), tree.multiplicity.tolist(), tree.ends.tolist(), tree.inner_nodes.tolist()
     ([[0, 1, 2], [0, 1, 3], [0, 1, 1]], [3, 3, 1, 1], [0, 1, 1, 1], [0, 1])
     """
 
-    paths: Ints
-    parent: Ints
-    token: Ints
-    depth: Ints
-    node_of: Ints
-    multiplicity: Ints
-    ends: Ints
-    inner_nodes: Ints
-    draft_row: Ints
+    paths: Ints  # (K, L) the drafted tokens, repeated paths kept; `NO_TOKEN` after the end of a shorter path
+    parent: Ints  # (n,) parent node, -1 at the root
+    token: Ints  # (n,) last token
+    depth: Ints  # (n,) number of tokens
+    node_of: Ints  # (K, L+1) the node of path k at depth i; after the end of a path its last node
+    multiplicity: Ints  # (n,) how many of the K paths pass through the node or end there
+    ends: Ints  # (n,) how many end there
+    inner_nodes: Ints  # (m,) the nodes with drafted children, ascending
+    draft_row: Ints  # (n,) the position of a node among them, -1 for a leaf
 
     @property
     def size(self) -> int:
         """Number of nodes n, the root included."""
         return len(self.parent)
-
-    @property
-    def inner(self) -> int:
-        """Number of inner nodes m. If all paths have one length, they are the nodes 0..m-1."""
-        return len(self.inner_nodes)
 
     @property
     def lengths(self) -> Ints:
@@ -94,16 +81,13 @@ class DraftTree(Topology):
 
     The topology is host-side integers; rows are float64, Fraction (object arrays) or tensors on any device.
 
-    * ``target`` (n, V): the target's next-token distribution after every node, leaves included.
-    * ``draft`` (m, V): the draft's next-token distribution at ``inner_nodes``, the one the children were drawn from.
-
     >>> tree = DraftTree.build([[0, 1], [0, 0]], [[0.5, 0.5]] * 4, [[0.9, 0.1]] * 2)
     >>> tree.parent.tolist(), tree.token.tolist(), tree.multiplicity.tolist()
     ([-1, 0, 1, 1], [-1, 0, 1, 0], [2, 2, 1, 1])
     """
 
-    target: Any
-    draft: Any
+    target: Any  # (n, V) the target's next-token distribution after every node, leaves included
+    draft: Any  # (m, V) the draft's at ``inner_nodes``, the one the children were drawn from
 
     @classmethod
     def build(cls, paths: Any, target: Any, draft: Any) -> DraftTree:
@@ -120,8 +104,7 @@ class DraftTree(Topology):
         """
         tree = topology(paths)
         target, draft = _rows("target", target), _rows("draft", draft)
-        nodes, inner = tree.size, len(tree.inner_nodes)
-        vocab_size = int(target.shape[1])
+        nodes, inner, vocab_size = tree.size, len(tree.inner_nodes), int(target.shape[1])
         if vocab_size < 1 or target.shape[0] != nodes:
             raise errors.fail("target", got=f"rows of shape {tuple(target.shape)}", expected=f"({nodes} nodes, V)")
         if draft.shape[1] != vocab_size or draft.shape[0] not in (inner, nodes):
@@ -129,7 +112,7 @@ class DraftTree(Topology):
             raise errors.fail("draft", got=f"rows of shape {tuple(draft.shape)}", expected=expected)
         if is_exact(target) != is_exact(draft):
             raise errors.fail("rows", got="Fraction and float rows", expected="one arithmetic for all rows")
-        _check_tokens(tree, vocab_size)
+        _check_tokens(tree.paths, tree.paths >= vocab_size, f"a token in 0..{vocab_size - 1}")
         if len(draft) != inner:
             draft = draft[tree.inner_nodes.tolist()]
         for name, rows in (("target", target), ("draft", draft)):
@@ -143,9 +126,8 @@ class DraftTree(Topology):
         tree = topology(paths)
         if tree.paths.shape[1] > pair.depth:
             raise errors.fail("paths", got=f"{tree.paths.shape[1]} tokens each", expected=f"at most {pair.depth}")
-        _check_tokens(tree, pair.vocab_size)
-        index = level_index(tree, pair.vocab_size)
-        starts = tree.level_starts
+        _check_tokens(tree.paths, tree.paths >= pair.vocab_size, f"a token in 0..{pair.vocab_size - 1}")
+        index, starts = level_index(tree, pair.vocab_size), tree.level_starts
         target, draft = [], []
         for depth, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
             nodes = index[start:end]
@@ -189,69 +171,48 @@ class DraftTree(Topology):
 
 
 def topology(paths: Any) -> Topology:
-    """The distinct prefixes of K paths, numbered as in `Topology`.
+    """The distinct prefixes of K >= 1 paths, numbered as in `Topology`.
 
-    Args:
-        paths: (K, L) integers, or K sequences of integers of any lengths; K at least 1.
-
-    Raises:
-        InputError: anything else.
+    ``paths`` is a (K, L) array of integers, or K sequences of integers of any lengths. Raises InputError for others.
     """
-    if isinstance(paths, np.ndarray):
-        array = paths
-    else:
+    array, inside = paths, np.ones((1, 1), dtype=bool)
+    if not isinstance(paths, np.ndarray):
         try:
             lists = [list(path) for path in paths]
-        except TypeError:
-            raise errors.fail("paths", got=repr(paths)[:40], expected="K lists of tokens") from None
-        longest = max(map(len, lists), default=0)
-        try:
+            longest = max(map(len, lists), default=0)
             array = np.array([path + [NO_TOKEN] * (longest - len(path)) for path in lists])
-        except ValueError:
-            raise errors.fail("paths", got="nested lists of different lengths", expected="K lists of tokens") from None
+        except (TypeError, ValueError):
+            raise errors.fail("paths", got=errors.shown(paths), expected="K lists of tokens") from None
         if array.size == 0 and lists:
             array = np.zeros((len(lists), 0), dtype=np.int64)
-        elif any(NO_TOKEN in path for path in lists):
-            path = next(i for i, one in enumerate(lists) if NO_TOKEN in one)
-            what = f"path {path} position {lists[path].index(NO_TOKEN)}"
-            raise errors.fail(what, got=f"token {NO_TOKEN}", expected="a token (a shorter path is a shorter list)")
+        inside = np.arange(longest) < np.array(list(map(len, lists)))[:, None]
     if array.ndim != 2 or len(array) == 0:
         raise errors.fail("paths", got=f"an array of shape {array.shape}", expected="(K, L), K at least 1")
     if array.dtype.kind not in "iu":
         raise errors.fail("paths", got=f"entries of type {array.dtype}", expected="integer token ids")
-    if isinstance(paths, np.ndarray) and (array < 0).any():
-        path, position = (int(i) for i in np.argwhere(array < 0)[0])
-        what = f"path {path} position {position}"
-        raise errors.fail(what, got=f"token {array[path, position]}", expected="a token id, which is not negative")
+    _check_tokens(array, (array < 0) & inside, "a token id, which is not negative")
     return _topology(array)
 
 
 def _topology(array: npt.NDArray[Any]) -> Topology:
-    count = len(array)
-    parent, token, depth, multiplicity, ends = [-1], [NO_TOKEN], [0], [count], [0]
-    columns = [[0] * count]
-    for i, drafted in enumerate(array.T.tolist()):
+    parent, token, depth, multiplicity, columns = [-1], [NO_TOKEN], [0], [len(array)], [[0] * len(array)]
+    for i, drafted in enumerate(array.T.tolist(), start=1):
         seen: dict[tuple[int, int], int] = {}
         column = []
         for above, last in zip(columns[-1], drafted, strict=True):
-            if last == NO_TOKEN:  # the path has ended
-                column.append(above)
-                continue
-            node = seen.get((above, last))
-            if node is None:
-                node = seen[above, last] = len(parent)
+            node = above if last == NO_TOKEN else seen.setdefault((above, last), len(parent))
+            if node == len(parent):
                 parent.append(above)
                 token.append(last)
-                depth.append(i + 1)
+                depth.append(i)
                 multiplicity.append(0)
-                ends.append(0)
-            multiplicity[node] += 1
+            if last != NO_TOKEN:
+                multiplicity[node] += 1
             column.append(node)
         columns.append(column)
+    inner, ends, draft_row = sorted(set(parent[1:])), [0] * len(parent), [-1] * len(parent)
     for node in columns[-1]:
         ends[node] += 1
-    inner = sorted(set(parent[1:]))
-    draft_row = [-1] * len(parent)
     for row, node in enumerate(inner):
         draft_row[node] = row
     parts = (array, parent, token, depth, np.transpose(columns), multiplicity, ends, inner, draft_row)
@@ -269,25 +230,21 @@ def level_index(tree: Topology, vocab_size: int) -> Ints:
     return np.array(index, dtype=np.int64)
 
 
-def _check_tokens(tree: Topology, vocab_size: int) -> None:
-    bad = tree.paths >= vocab_size
+def _check_tokens(paths: npt.NDArray[Any], bad: npt.NDArray[np.bool_], expected: str) -> None:
     if bad.any():
-        path, position = (int(i) for i in np.argwhere(bad)[0])
-        what = f"path {path} position {position}"
-        raise errors.fail(what, got=f"token {tree.paths[path, position]}", expected=f"a token in 0..{vocab_size - 1}")
+        path, position = np.argwhere(bad)[0].tolist()
+        raise errors.fail(f"path {path} position {position}", got=f"token {paths[path, position]}", expected=expected)
 
 
 def _with_possible_drafts(tree: Topology, target: Any, draft: Any) -> DraftTree:
     """The tree, if every drafted token has positive draft probability. Raises InputError."""
     rows, tokens = tree.draft_row[tree.parent[1:]].tolist(), tree.token[1:].tolist()
     possible = (draft[rows, tokens] > 0).tolist() if rows else []
-    for node, positive in enumerate(possible, start=1):
-        if not positive:
-            raise errors.fail(
-                f"draft at depth {tree.depth[node] - 1}",
-                got=f"a drafted token {tree.token[node]} of draft probability 0",
-                expected="the distribution that the paths were sampled from",
-            )
+    if not all(possible):
+        node = possible.index(False) + 1
+        got = f"a drafted token {tree.token[node]} of draft probability 0"
+        expected = "the distribution that the paths were sampled from"
+        raise errors.fail(f"draft at depth {tree.depth[node] - 1}", got=got, expected=expected)
     return DraftTree.of(tree, target, draft)
 
 
@@ -299,12 +256,3 @@ def _rows(name: str, rows: Any) -> Array:
     if rows.ndim != 2:
         raise errors.fail(name, got=f"an array of shape {tuple(rows.shape)}", expected="(nodes, tokens)")
     return cast(Array, rows)
-
-
-def paths_of(tree: Topology) -> Sequence[tuple[int, ...]]:
-    """The drafted paths as tuples without padding.
-
-    >>> paths_of(topology([[5, 7], [5]]))
-    [(5, 7), (5,)]
-    """
-    return [tuple(path[:n]) for path, n in zip(tree.paths.tolist(), tree.lengths.tolist(), strict=True)]

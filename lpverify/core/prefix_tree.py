@@ -1,23 +1,19 @@
 """Index arithmetic on the complete prefix tree.
 
 A node at depth i is a prefix of i tokens and has the index ``sum_j token_j * V**(i-1-j)`` among the V**i nodes of its
-level (lexicographic order). So the children of node ``n`` are ``n*V .. n*V+V-1`` of the next level, and a function on
-the tree is a list of one array per level. Reshaping level i+1 to ``(V**i, V)`` puts the children of node n into row n;
-no other pointer structure is ever needed.
+level (lexicographic order). The children of node ``n`` are ``n*V .. n*V+V-1`` of the next level, row n of that level
+reshaped to ``(V**i, V)``. A function on the tree is a list of one array per level; there are no pointers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import product
 
 
 def level_size(vocab_size: int, depth: int) -> int:
-    """Number of prefixes of ``depth`` tokens.
-
-    >>> level_size(3, 2)
-    9
-    """
+    """Number of prefixes of ``depth`` tokens."""
     return int(vocab_size**depth)
 
 
@@ -36,10 +32,7 @@ def index_of(prefix: Sequence[int], vocab_size: int) -> int:
     >>> index_of((1, 2), 3)
     5
     """
-    index = 0
-    for token in prefix:
-        index = index * vocab_size + token
-    return index
+    return reduce(lambda index, token: index * vocab_size + token, prefix, 0)
 
 
 def prefix_of(index: int, depth: int, vocab_size: int) -> tuple[int, ...]:
@@ -48,17 +41,9 @@ def prefix_of(index: int, depth: int, vocab_size: int) -> tuple[int, ...]:
     >>> prefix_of(5, 2, 3)
     (1, 2)
     """
-    tokens = []
-    for _ in range(depth):
-        index, token = divmod(index, vocab_size)
-        tokens.append(token)
-    return tuple(reversed(tokens))
+    return tuple(index // vocab_size**i % vocab_size for i in reversed(range(depth)))
 
 
 def prefixes(vocab_size: int, depth: int) -> Iterator[tuple[int, ...]]:
-    """All prefixes of one level in index order.
-
-    >>> list(prefixes(2, 2))
-    [(0, 0), (0, 1), (1, 0), (1, 1)]
-    """
+    """All prefixes of one level in index order."""
     return product(range(vocab_size), repeat=depth)

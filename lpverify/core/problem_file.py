@@ -28,13 +28,7 @@ from pydantic_core import PydanticCustomError
 
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
-from lpverify.core.model_pair import (
-    MAX_TABLE_ENTRIES,
-    ModelPair,
-    check_size,
-    iid_levels,
-    markov_levels,
-)
+from lpverify.core.model_pair import MAX_TABLE_ENTRIES, ModelPair, check_size, iid_levels, markov_levels
 from lpverify.core.problem import VerifyProblem
 from lpverify.core.rows import NUMBER, check_rows, check_text, check_tokens, number
 from lpverify.core.schema import expected, validate

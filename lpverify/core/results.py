@@ -32,10 +32,9 @@ def brief(value: Any) -> str:
     """
     if isinstance(value, Result):
         return f"<{type(value).__name__}>"
-    if isinstance(value, np.ndarray) and value.ndim == 1 and value.size <= 6:
-        return f"[{', '.join(brief(entry) for entry in value)}]"
     if isinstance(value, np.ndarray):
-        return f"<array {value.shape}>"
+        short = value.ndim == 1 and value.size <= 6
+        return f"[{', '.join(map(brief, value))}]" if short else f"<array {value.shape}>"
     if isinstance(value, tuple | dict):
         return f"<{len(value)} entries>"
     if isinstance(value, Fraction):
@@ -51,11 +50,7 @@ class RankTable(Result):
     Sparse: entry e puts mass ``mass[e]`` on leaf ``leaf[e]`` and the rank bin ``[edges[bin[e]], edges[bin[e]+1]]``.
     The mass of a leaf sums to its draft probability, that of a bin to its width; inside a bin the rank is uniform.
 
-    Attributes:
-        edges: Shape (B+1,), from 0 to 1.
-        leaf: Shape (E,).
-        bin: Shape (E,).
-        mass: Shape (E,).
+    ``edges`` has the shape (B+1,), from 0 to 1; ``leaf``, ``bin`` and ``mass`` have the shape (E,).
     """
 
     edges: Array
@@ -71,20 +66,13 @@ class Certificate(Result):
     ``ranks`` proves the lower bound: the path of smallest rank has the distribution ``selected``, and
     ``prefix_acceptance`` satisfies f(cx) <= p(x|c) f(c) and f <= Q*. ``multipliers`` (lambda >= 0 of the constraints
     f(cx) <= p(x|c) f(c)) prove the upper bound.
-
-    Attributes:
-        num_paths: K.
-        ranks: The rank table.
-        selected: Q*(c), one (V**i,) array per level i = 0..L.
-        prefix_acceptance: f(c), likewise.
-        multipliers: lambda(c), likewise; the root's entry is 0.
     """
 
-    num_paths: int
+    num_paths: int  # K
     ranks: RankTable
-    selected: Levels
-    prefix_acceptance: Levels
-    multipliers: Levels
+    selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
+    prefix_acceptance: Levels  # f(c), likewise
+    multipliers: Levels  # lambda(c), likewise; the root's entry is 0
 
 
 @dataclass(frozen=True)
@@ -102,20 +90,9 @@ class RefinementStep:
 class LpSolution(Result):
     """The answer of every LP: a value between certified bounds.
 
-    Attributes:
-        value: The optimum, expected tokens per target call: the lower bound, which a verifier attains, unless the
-            method proves more.
-        lower_bound: Certified.
-        upper_bound: Certified.
-        status: "optimal" if the bounds are within the requested tolerance, else "time_limit" or "stalled"; the bounds
-            are valid in every case.
-        method: What solved it.
-        seconds: Time that it took.
-        certificate: Proof of both bounds, from the methods that have one.
-        refinement_steps: History of an iterative solver.
-        exact: The optimum as a Fraction, if it was proved.
-        exact_bounds: Rational lower and upper bound, if exact arithmetic was asked for.
-        details: Of the method.
+    ``value`` is the optimum, expected tokens per target call: the lower bound, which a verifier attains, unless the
+    method proves more. ``status`` is "optimal" if the bounds are within the requested tolerance, else "time_limit" or
+    "stalled"; the bounds are valid in every case.
     """
 
     value: float
@@ -124,11 +101,11 @@ class LpSolution(Result):
     status: str
     method: str
     seconds: float
-    certificate: Certificate | None = None
-    refinement_steps: tuple[RefinementStep, ...] = ()
-    exact: Fraction | None = None
-    exact_bounds: tuple[Fraction, Fraction] | None = None
-    details: dict[str, Any] | None = None
+    certificate: Certificate | None = None  # proof of both bounds, from the methods that have one
+    refinement_steps: tuple[RefinementStep, ...] = ()  # history of an iterative solver
+    exact: Fraction | None = None  # the optimum, if it was proved
+    exact_bounds: tuple[Fraction, Fraction] | None = None  # if exact arithmetic was asked for
+    details: dict[str, Any] | None = None  # of the method
 
     @property
     def gap(self) -> float:
@@ -140,24 +117,17 @@ class LpSolution(Result):
 class Evaluation(Result):
     """One algorithm evaluated exactly on one problem (`lpverify.exact.evaluate`); Fractions for rational problems.
 
-    Attributes:
-        algorithm: Name of the verifier.
-        num_paths: K.
-        block_efficiency: Expected tokens per target call.
-        method: "enumeration", "recursion" or "closed form".
-        terms: How many drafts, drafted tuples or nodes were summed over.
-        accepted: Shape (L+1,): Pr(tau >= i) for i = 0..L, tau the number of accepted drafted tokens. None, as the next
-            two, if only the value was computed, in closed form.
-        law: Shape (V**(L+1),): distribution of the first L+1 tokens when the target continues after the emitted one, in
-            lexicographic order.
-        law_error: Total variation distance between ``law`` and the target's distribution; 0 for a lossless algorithm.
+    ``accepted`` (L+1,) is Pr(tau >= i) for i = 0..L, tau the number of accepted drafted tokens. ``law`` (V**(L+1),) is
+    the distribution of the first L+1 tokens when the target continues after the emitted one, in lexicographic order,
+    and ``law_error`` its total variation distance to the target's; 0 for a lossless algorithm. All three are None if
+    only the value was computed, in closed form.
     """
 
     algorithm: str
-    num_paths: int
-    block_efficiency: float | Fraction
-    method: str
-    terms: int
+    num_paths: int  # K
+    block_efficiency: float | Fraction  # expected tokens per target call
+    method: str  # "enumeration", "recursion" or "closed form"
+    terms: int  # how many drafts, drafted tuples or nodes were summed over
     accepted: Array | None = None
     law: Array | None = None
     law_error: float | Fraction | None = None
@@ -167,71 +137,46 @@ class Evaluation(Result):
 class Finding(Result):
     """Why a verifier is not lossless on a case.
 
-    Attributes:
-        kind: "law" (a wrong distribution), "impossible token" (one that the target never emits), "raised", "returned"
-            (not a drafted prefix and a token), or "changed its input".
-        message: One line.
-        prefix: For the first two kinds, a shortest sequence of emitted tokens whose probability is wrong; tokens of a
-            second decoding round follow after L+1 tokens of the first.
-        expected: Its probability under the target.
-        got: Its probability under the verifier.
+    ``kind`` is "law" (a wrong distribution), "impossible token" (one that the target never emits), "raised", "returned"
+    (not a drafted prefix and a token), or "changed its input". For the first two, ``prefix`` is a shortest sequence of
+    emitted tokens whose probability is wrong; tokens of a second decoding round follow after L+1 tokens of the first.
     """
 
     kind: str
-    message: str
+    message: str  # one line
     prefix: tuple[int, ...] | None = None
-    expected: float | Fraction | None = None
-    got: float | Fraction | None = None
+    expected: float | Fraction | None = None  # its probability under the target
+    got: float | Fraction | None = None  # its probability under the verifier
 
 
 @dataclass(frozen=True, repr=False)
 class CaseAudit(Result):
-    """One case of an audit.
+    """One case of an audit."""
 
-    Attributes:
-        case: Name of the case.
-        vocab_size: V.
-        depth: L.
-        num_paths: K.
-        rounds: Decoding rounds that were played.
-        mode: "exact" (all drafts and choices enumerated), "sampled", or "refused" (too large for the verifier).
-        rational: Whether Fractions were used.
-        count: Runs enumerated, drafts summed over, or draws.
-        total_variation: Distance between the distribution of the emitted tokens (or of the sample) and the target's.
-        threshold: If sampled, the distance from which the sample is rejected.
-        smallest_found: If sampled, the distance that is detected with probability 0.99.
-        finding: Why it is not lossless.
-        note: Why it was sampled or refused.
-    """
-
-    case: str
-    vocab_size: int
-    depth: int
-    num_paths: int
-    rounds: int
-    mode: str
-    rational: bool
-    count: int = 0
-    total_variation: float | Fraction | None = None
-    threshold: float | None = None
-    smallest_found: float | None = None
-    finding: Finding | None = None
-    note: str = ""
+    case: str  # its name
+    vocab_size: int  # V
+    depth: int  # L
+    num_paths: int  # K
+    rounds: int  # decoding rounds that were played
+    mode: str  # "exact" (all drafts and choices enumerated), "sampled", or "refused" (too large for the verifier)
+    rational: bool  # whether Fractions were used
+    count: int = 0  # runs enumerated, drafts summed over, or draws
+    total_variation: float | Fraction | None = (
+        None  # of the emitted tokens' distribution (or the sample) to the target's
+    )
+    threshold: float | None = None  # if sampled, the distance from which the sample is rejected
+    smallest_found: float | None = None  # if sampled, the distance that is detected with probability 0.99
+    finding: Finding | None = None  # why it is not lossless
+    note: str = ""  # why it was sampled or refused
 
 
 @dataclass(frozen=True, repr=False)
 class AuditReport(Result):
-    """Outcome of `lpverify.auditing.audit.audit`.
+    """Outcome of `lpverify.auditing.audit.audit`."""
 
-    Attributes:
-        verifier: Name.
-        cases: The cases, in order.
-        false_alarm: Bound on the probability that a lossless verifier has a finding; 0 if nothing was sampled.
-    """
-
-    verifier: str
+    verifier: str  # its name
     cases: tuple[CaseAudit, ...]
-    false_alarm: float
+    false_alarm: float  # bound on the probability that a lossless verifier has a finding; 0 if nothing was sampled
 
     @property
     def findings(self) -> tuple[tuple[str, Finding], ...]:

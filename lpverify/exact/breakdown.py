@@ -1,13 +1,9 @@
 """The token rule at one position: probability accepted, rejected and emitted for every token (theory 7).
 
-For a target row p and a draft row q the rule accepts a drafted x with probability min(1, p(x)/q(x)). It emits x
-
-* as the accepted token with probability  q(x) min(1, p(x)/q(x)) = min(p(x), q(x)),
-* as the corrected token with probability (1 - sum_y min(p(y), q(y))) r(x), where r = max(p - q, 0) normalised is the
-  residual distribution.
-
-The sum is p(x), because the rejected mass equals the mass of max(p - q, 0). The naive rule draws the corrected token
-from p instead of r and emits min(p, q) + (1 - sum min(p, q)) p, which is not p.
+For a target row p and a draft row q the rule emits x with probability min(p(x), q(x)) as the accepted token, and as
+the corrected token with probability (1 - sum_y min(p(y), q(y))) r(x), where r = max(p - q, 0) normalised. The sum is
+p(x), because the rejected mass equals the mass of max(p - q, 0). The naive rule draws the corrected token from p
+instead of r and emits min(p, q) + (1 - sum min(p, q)) p, which is not p.
 
 Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", algorithm 1.
 """
@@ -30,10 +26,7 @@ from lpverify.numerics import Array
 
 @dataclass(frozen=True, repr=False)
 class Balance(Result):
-    """The token rule at one prefix; every array has shape ``(V,)``, float64 or Fraction like the pair.
-
-    ``residual_law`` is the residual distribution, ``law_error`` the total variation between emitted and target.
-    """
+    """The token rule at one prefix; every array has shape ``(V,)``, float64 or Fraction like the pair."""
 
     prefix: tuple[int, ...]
     target: Array  # p
@@ -75,26 +68,13 @@ def balance(problem: ProblemLike, prefix: Sequence[int] = ()) -> Balance:
     target, draft = pair.target[len(prefix)][row], pair.draft[len(prefix)][row]
     accepted = np.minimum(target, draft)
     residual = target - accepted
-    residual_mass = residual.sum()
-    accepted_mass = accepted.sum()
-    rejected_mass = (draft - accepted).sum()
+    accepted_mass, rejected_mass, residual_mass = accepted.sum(), (draft - accepted).sum(), residual.sum()
     residual_law = residual / residual_mass if residual_mass > 0 else None
     emitted = accepted if residual_law is None else accepted + rejected_mass * residual_law
     naive = accepted + rejected_mass * target
-    return Balance(
-        prefix=tuple(prefix),
-        target=target,
-        draft=draft,
-        accepted=accepted,
-        residual=residual,
-        residual_law=residual_law,
-        emitted=emitted,
-        naive=naive,
-        accepted_mass=accepted_mass,
-        rejected_mass=rejected_mass,
-        law_error=abs(emitted - target).sum() / 2,
-        naive_law_error=abs(naive - target).sum() / 2,
-    )
+    rows = (target, draft, accepted, residual, residual_law, emitted, naive)
+    law_errors = (abs(emitted - target).sum() / 2, abs(naive - target).sum() / 2)
+    return Balance(tuple(prefix), *rows, accepted_mass, rejected_mass, *law_errors)
 
 
 def parse_prefix(pair: ModelPair, text: str) -> tuple[int, ...]:

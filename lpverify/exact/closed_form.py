@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from lpverify import errors
-from lpverify.core.model_pair import ModelPair
+from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import prefix_acceptance
 from lpverify.numerics import Levels, ones, total
@@ -30,21 +30,17 @@ from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.splits import SplitRule
 from lpverify.verifiers.token_buckets import in_blocks
 
-CHUNK = 300_000
-"""Rows of a level are split in chunks of about this many (child, child or piece) cells, 2.4 MB a temporary array."""
+CHUNK = 300_000  # rows of a level are split in chunks of about this many (child, child or piece) cells, 2.4 MB an array
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """Prefix acceptance probabilities of an algorithm, and the distribution of the path that it verifies.
-
-    ``prefix_acceptance`` f(c) and ``selected`` Q*(c): one (V**i,) array per level i = 0..L.
-    """
+    """Prefix acceptance probabilities of an algorithm, and the distribution of the path that it verifies."""
 
     algorithm: str
     num_paths: int
-    prefix_acceptance: Levels
-    selected: Levels
+    prefix_acceptance: Levels  # f(c), one (V**i,) array per level i = 0..L
+    selected: Levels  # Q*(c), likewise
 
     @property
     def block_efficiency(self) -> float | Fraction:
@@ -54,18 +50,10 @@ class ClosedForm:
 
 
 def closed_form(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) -> ClosedForm:
-    """f and Q* of a verifier with a closed form.
+    """f and Q* of every node, for a verifier with a closed form, or its name; verifiers of the first path use K = 1.
 
-    Args:
-        pair: target and draft tables, float or rational.
-        algorithm: a verifier, or its name. Larger vocabularies than its ``blocks`` are merged into so many buckets.
-        num_paths: K; verifiers of the first path use 1.
-
-    Returns:
-        f and Q* of every node.
-
-    Raises:
-        InputError: the verifier has no closed form, or K < 1.
+    Larger vocabularies than the verifier's ``blocks`` are merged into so many buckets. Raises InputError if it has no
+    closed form, and for K < 1.
 
     >>> pair = ModelPair.from_levels([[[0.5, 0.5]], [[0.5, 0.5]] * 2], [[[0.5, 0.5]], [[0.5, 0.5]] * 2])
     >>> [closed_form(pair, name, 2).block_efficiency for name in ("gbv", "tgbv", "pbv")]
@@ -77,11 +65,8 @@ def closed_form(pair: ModelPair, algorithm: Verifier | str, num_paths: int = 1) 
     if checked.closed_form is None:
         raise errors.fail("closed form", got=f"the verifier {checked.name}", expected="one of " + ", ".join(known))
     if checked.closed_form == "token":
-        rows = [np.minimum(target, draft) for target, draft in zip(pair.target, pair.draft, strict=True)]
-        levels = [ones(1, pair.target[0])]
-        for level in rows:
-            levels.append((levels[-1][:, None] * level).reshape(-1))
-        return ClosedForm(checked.name, 1, tuple(levels), pair.draft_paths)
+        accepted = path_probabilities([np.minimum(p, q) for p, q in zip(pair.target, pair.draft, strict=True)])
+        return ClosedForm(checked.name, 1, accepted, pair.draft_paths)
     if checked.split is None:
         num_paths, selected = 1, pair.draft_paths
     else:

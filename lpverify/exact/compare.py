@@ -33,62 +33,37 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPTIMUM, RELAXATION, RANKING = "optimum", "node relaxation", "best ranking"
-REFERENCES = (RELAXATION, OPTIMUM, RANKING)
-"""Rows that are not algorithms."""
-
-Algorithms: TypeAlias = Sequence[Algorithm] | str | None
-"""Several algorithms; None: `ALGORITHMS`."""
-
+REFERENCES = (RELAXATION, OPTIMUM, RANKING)  # rows that are not algorithms
 POLICY = "policy"
 ALGORITHMS = tuple(VERIFIERS)
+Algorithms: TypeAlias = Sequence[Algorithm] | str | None  # None: `ALGORITHMS`
 COLUMNS = ("paths", "name", "block_efficiency", "gap", "relative_gap", "law_error", "method")
 
-MAX_DRAFTS = 1_000
-"""Most drafts that are enumerated for a law error where the value has a closed form: a few seconds an algorithm."""
-
-EXACT_SHARE = 5
-"""Fractions are slower: a law error is exact up to ``max_drafts / EXACT_SHARE`` drafts, else computed in floats."""
+MAX_DRAFTS = 1_000  # enumerated for a law error where the value has a closed form: a few seconds an algorithm
+EXACT_SHARE = 5  # Fractions are slower: a law error is exact up to max_drafts / EXACT_SHARE drafts, else in floats
 
 
 @dataclass(frozen=True, repr=False)
 class AlgorithmResult(Result):
-    """One row of a comparison.
+    """One row of a comparison."""
 
-    Attributes:
-        name: Of the algorithm, or one of `REFERENCES`.
-        block_efficiency: Expected tokens per target call; None if the algorithm was refused.
-        law_error: Total variation distance between the distribution of the first L+1 emitted tokens and the target's;
-            None if it was not enumerated.
-        method: How the value was computed.
-        exact: The value as a Fraction.
-        refused: Why the algorithm was refused.
-    """
-
-    name: str
-    block_efficiency: float | None
-    law_error: float | None
-    method: str
-    exact: Fraction | None = None
-    refused: str = ""
+    name: str  # of the algorithm, or one of `REFERENCES`
+    block_efficiency: float | None  # expected tokens per target call; None if the algorithm was refused
+    law_error: float | None  # total variation distance, as in `Evaluation`; None if it was not enumerated
+    method: str  # how the value was computed
+    exact: Fraction | None = None  # the value
+    refused: str = ""  # why the algorithm was refused
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Result):
-    """The optimum and everything that is compared with it, for one K.
-
-    Attributes:
-        problem: The problem.
-        single_path: Optimum for K = 1.
-        multi_path: Optimum for the problem's K.
-        results: One row per algorithm.
-        references: The node relaxation (an upper bound) and the best single ranking.
-    """
+    """The optimum and everything that is compared with it, for one K."""
 
     problem: VerifyProblem
-    single_path: LpSolution
-    multi_path: LpSolution
-    results: tuple[AlgorithmResult, ...]
-    references: tuple[AlgorithmResult, ...]
+    single_path: LpSolution  # optimum for K = 1
+    multi_path: LpSolution  # optimum for the problem's K
+    results: tuple[AlgorithmResult, ...]  # one row per algorithm
+    references: tuple[AlgorithmResult, ...]  # the node relaxation (an upper bound) and the best single ranking
 
     def gap(self, result: AlgorithmResult) -> float | None:
         """Multi-path optimum minus the row's block efficiency."""
@@ -133,21 +108,10 @@ def comparison(
 ) -> Comparison:
     """Solve for both optima and evaluate algorithms exactly.
 
-    Args:
-        problem: A problem or what can become one (`lpverify.as_problem`).
-        algorithms: Names (also as a text with commas), verifiers, or functions as in `evaluate`; None: `ALGORITHMS`.
-        num_paths: K; None: that of the problem.
-        method: As the next four, of `lpverify.lp.solve.solve`.
-        tolerance: Certified gap.
-        time_limit: In seconds.
-        exact: Needs a rational problem.
-        progress: Called after every refinement step.
-        max_drafts: Largest number of drafts that are enumerated for ``law_error`` if the value has a closed form.
-        stage: Called with the name of what begins.
-
-    Raises:
-        InputError: A listed algorithm that is unknown, or refused, mostly for its size. If ``algorithms`` is None,
-            a refused algorithm is a row with ``refused`` set.
+    The arguments are those of `compare` and `lpverify.lp.solve.solve`; ``max_drafts`` is the largest number of drafts
+    that are enumerated for ``law_error`` if the value has a closed form; ``stage`` is called with the name of what
+    begins. Raises InputError for a listed algorithm that is unknown, or refused, mostly for its size. If ``algorithms``
+    is None, a refused algorithm is a row with ``refused`` set.
     """
     problem = as_problem(problem, num_paths)
     chosen: list[Algorithm] = list(ALGORITHMS)
@@ -184,18 +148,11 @@ def measure(
     max_drafts: int = MAX_DRAFTS,
     max_terms: int | None = None,
 ) -> AlgorithmResult:
-    """One row of a comparison.
+    """One row of a comparison: an algorithm as in `evaluate`, or one of `REFERENCES`.
 
-    Args:
-        problem: The problem.
-        algorithm: As in `evaluate`, or one of `REFERENCES`.
-        optimum: The problem's, from `solve`.
-        max_drafts: Largest number of drafts that are enumerated for ``law_error`` if the value has a closed form.
-        max_terms: Largest number of terms otherwise; None: the limit of `evaluate`'s method.
-
-    Raises:
-        InputError: An algorithm that cannot be measured.
-        SizeError: One for which the problem is too large.
+    ``max_drafts`` is that of `comparison`; ``max_terms`` is the largest number of terms where the value has no closed
+    form, None the limit of `evaluate`. Raises InputError for an algorithm that cannot be measured, SizeError for one
+    for which the problem is too large.
     """
     if algorithm == OPTIMUM:
         return AlgorithmResult(OPTIMUM, optimum.value, None, optimum.method, optimum.exact)
@@ -236,11 +193,7 @@ def _law_error(verifier: Verifier, problem: VerifyProblem, max_drafts: int) -> f
 
 
 def compare(
-    problem: ProblemLike,
-    num_paths: int | Iterable[int] | None = None,
-    *,
-    algorithms: Algorithms = None,
-    **options: Any,
+    problem: ProblemLike, num_paths: int | Iterable[int] | None = None, *, algorithms: Algorithms = None, **options: Any
 ) -> pd.DataFrame:
     """Optimum, bounds and algorithms side by side, for one K or several.
 

@@ -37,8 +37,7 @@ Algorithm: TypeAlias = str | Verifier | Callable[[DraftTree], StopDistribution]
 """A verifier, its name, or a function that is one."""
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
-MAX_DRAFTS = 20_000
-"""Most drafts (multisets or ordered tuples of paths) that are enumerated: up to about 20 seconds in floats."""
+MAX_DRAFTS = 20_000  # multisets or ordered tuples of paths: up to about 20 seconds in floats
 
 
 def evaluate(
@@ -83,7 +82,7 @@ def evaluate(
         expected = "one of " + ", ".join(names(closed_form=True))
         raise errors.fail("method", got=f"closed form for {checked.name}", expected=expected)
     if method == "auto":
-        fits = draft_count(problem.pair, checked, paths) <= (max_terms or MAX_DRAFTS)
+        fits = IidPaths(paths).count(problem.pair, ordered=checked.path_order) <= (max_terms or MAX_DRAFTS)
         method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
     if method == "closed form":
         value = block_efficiency(problem.pair, checked, paths)
@@ -91,33 +90,29 @@ def evaluate(
     if method == "enumeration":
         masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
     elif checked.node_rule is not None:
+        limit = max_terms or recursion.MAX_TUPLES
         masses, terms = recursion.top_down_masses(
-            problem.pair,
-            checked.node_rule,
-            paths,
-            ordered=checked.path_order,
-            max_terms=max_terms or recursion.MAX_TUPLES,
+            problem.pair, checked.node_rule, paths, ordered=checked.path_order, max_terms=limit
         )
     else:
         masses, terms = recursion.traversal_masses(problem.pair, paths, max_terms or recursion.MAX_VISITS)
-    return _evaluation(problem, checked.name, masses, terms, method)
+    pair, stopping = problem.pair, [level.sum() for level in masses]
+    accepted = np.cumsum(np.array(stopping, dtype=masses[0].dtype)[::-1])[::-1]
+    law = emitted_law(pair, masses)
+    law_error = scalar(total_variation(law, path_probabilities((*pair.target, pair.bonus_rows))[-1]))
+    value = scalar(1 + accepted[1:].sum())
+    return Evaluation(checked.name, problem.num_paths, value, method, terms, accepted, law, law_error)
 
 
-def as_verifier(algorithm: Algorithm, problem: VerifyProblem, optimum: LpSolution | None = None) -> Verifier:
-    """The verifier that `evaluate` runs for ``algorithm``.
+def as_verifier(algorithm: Algorithm, problem: VerifyProblem) -> Verifier:
+    """The verifier that `evaluate` runs for a name, a verifier or a function. Raises InputError for anything else.
 
-    Args:
-        algorithm: A name, a verifier, or a function as in `evaluate`.
-        problem: To which the policy of the linear program belongs.
-        optimum: Its solution, for the policy; None: it is solved.
-
-    Raises:
-        InputError: An unknown name, something else, or an optimum without a certificate.
+    The policy of the linear program is that of ``problem``, which is solved.
     """
     if isinstance(algorithm, Verifier):
         return algorithm
     if algorithm == "policy":
-        return verifier("policy", policy_certificate(problem, optimum or solve(problem)))
+        return verifier("policy", policy_certificate(problem, solve(problem)))
     if isinstance(algorithm, str) or not callable(algorithm):
         return verifier(algorithm)
     try:
@@ -153,15 +148,16 @@ def enumerated_masses(
     pair: ModelPair, algorithm: Verifier, paths: int, max_terms: int = MAX_DRAFTS
 ) -> tuple[Levels, int]:
     """Emitted masses (see `lpverify.exact.recursion`) summed over all drafts, and their number. Raises SizeError."""
-    terms = draft_count(pair, algorithm, paths)
+    terms = IidPaths(paths).count(pair, ordered=algorithm.path_order)
     if terms > max_terms:
-        kind = "ordered tuples" if algorithm.path_order else "multisets"
-        raise errors.too_large(
-            f"enumeration of {paths} paths of {pair.depth} out of {pair.vocab_size} tokens for {algorithm.name}",
-            size=f"{terms} {kind}",
-            limit=str(max_terms),
-            instead=_instead(algorithm),
-        )
+        instead = "use fewer paths or a smaller tree"
+        if algorithm.node_rule is not None or algorithm.leaf_to_root:
+            instead = 'use method="recursion"'
+        elif algorithm.closed_form is not None:
+            instead = 'use method="closed form" for the value alone'
+        what = f"enumeration of {paths} paths of {pair.depth} out of {pair.vocab_size} tokens for {algorithm.name}"
+        size = f"{terms} {'ordered tuples' if algorithm.path_order else 'multisets'}"
+        raise errors.too_large(what, size=size, limit=str(max_terms), instead=instead)
     emitted = recursion.no_masses(pair)
     for draft in IidPaths(paths).enumerate(pair, ordered=algorithm.path_order):
         view = DraftTree.from_pair(pair, draft.paths)
@@ -170,11 +166,6 @@ def enumerated_masses(
         for node in np.flatnonzero(stops.stop > 0).tolist():
             emitted[view.depth[node]][index[node]] += draft.probability * stops.stop[node] * stops.next_token(node)
     return emitted, terms
-
-
-def draft_count(pair: ModelPair, algorithm: Verifier, paths: int) -> int:
-    """How many drafts `enumerated_masses` sums over."""
-    return IidPaths(paths).count(pair, ordered=algorithm.path_order)
 
 
 def emitted_law(pair: ModelPair, emitted: Levels) -> Array:
@@ -190,32 +181,6 @@ def total_variation(first: Array, second: Array) -> Any:
     return abs(first - second).sum() / 2
 
 
-def _evaluation(problem: VerifyProblem, name: str, masses: Levels, terms: int, method: str) -> Evaluation:
-    pair = problem.pair
-    stopping = [level.sum() for level in masses]
-    accepted = np.cumsum(np.array(stopping, dtype=masses[0].dtype)[::-1])[::-1]
-    law = emitted_law(pair, masses)
-    target = path_probabilities((*pair.target, pair.bonus_rows))[-1]
-    return Evaluation(
-        algorithm=name,
-        num_paths=problem.num_paths,
-        block_efficiency=scalar(1 + accepted[1:].sum()),
-        method=method,
-        terms=terms,
-        accepted=accepted,
-        law=law,
-        law_error=scalar(total_variation(law, target)),
-    )
-
-
 def scalar(value: Any) -> float | Fraction:
     """A Fraction as it is, anything else as a float."""
     return value if isinstance(value, Fraction) else float(value)
-
-
-def _instead(algorithm: Verifier) -> str:
-    if algorithm.node_rule is not None or algorithm.leaf_to_root:
-        return 'use method="recursion"'
-    if algorithm.closed_form is not None:
-        return 'use method="closed form" for the value alone'
-    return "use fewer paths or a smaller tree"

@@ -1,17 +1,12 @@
 """The best single ranking: GBV's frame with the best order of all leaves instead of GBV's own.
 
-A ranking is a strict order of the N = V^L leaves; the best ranked of the K drafted paths is selected. With better(x)
-the draft mass of the leaves ranked before x, the selection distribution is
+A ranking is a strict order of the N = V^L leaves; the best ranked of the K drafted paths is block-verified. With
+better(x) the draft mass of the leaves ranked before x, the selection distribution of the leaves is
 
-    Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K,      Q*(c) = sum of Q* over the leaves below c,
+    Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K.
 
-and block verification of the selected path has f(cx) = min(p(x|c) f(c), Q*(cx)) and block efficiency sum f. The Q* of
-rankings are the vertices of the base of the coverage polymatroid (theory 2.4), so
-
-    GBV  <=  best single ranking  <=  multi-path optimum,
-
-and the last gap is the gain from mixing rankings. The best order is found by trying all N! where `EFFORT` allows it (9
-leaves of positive mass for K <= 12), else by local search, which gives a lower bound of the best.
+These Q* are the vertices of the base of the coverage polymatroid (theory 2.4): GBV <= best single ranking <= multi-path
+optimum, and the last gap is the gain from mixing rankings.
 
 Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every node).
 """
@@ -30,14 +25,9 @@ from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import phi_chord, prefix_acceptance
 from lpverify.numerics import divide
 
-EFFORT = 40_000_000
-"""Maximum number of orders x leaves x K to evaluate, about a second."""
-
-BATCH = 256
-"""Neighbours of an order that are evaluated together; the search moves to the best one if it is better."""
-
-PATIENCE = 30
-"""Local search stops after this many batches without a better order."""
+EFFORT = 40_000_000  # maximum number of orders x leaves x K to evaluate, about a second
+BATCH = 256  # neighbours of an order that are evaluated together; the search moves to the best one if it is better
+PATIENCE = 30  # local search stops after this many batches without a better order
 
 Orders = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -54,12 +44,10 @@ class RankingResult:
 
 
 def best_ranking(problem: ProblemLike, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
-    """The best leaf order, in float64: of all orders where ``effort`` allows it, else of a local search.
+    """The best leaf order, in float64.
 
-    Args:
-        problem: what `as_problem` takes.
-        seed: of the random moves of the local search.
-        effort: maximum number of orders tried x leaves x K.
+    All N! orders are tried where that is at most ``effort`` orders x leaves x K (9 leaves of positive mass for
+    K <= 12), else a local search with random moves from ``seed`` gives a lower bound of the best.
 
     >>> round(best_ranking(as_problem("one-position", num_paths=2)).block_efficiency, 12)
     1.84
@@ -76,15 +64,9 @@ def best_ranking(problem: ProblemLike, *, seed: int = 0, effort: int = EFFORT) -
 
 
 def selection_of_orders(leaf_mass: Floats, orders: Orders, num_paths: int) -> Floats:
-    """Q* of the leaves for every order.
+    """Q* of the leaves for every order, (B, N).
 
-    Args:
-        leaf_mass: Q of the leaves, (N,).
-        orders: leaves, best first, (B, n); leaves that an order leaves out must have mass 0.
-        num_paths: K.
-
-    Returns:
-        Q*, (B, N).
+    ``leaf_mass`` (N,) is Q of the leaves; ``orders`` (B, n) lists leaves, best first, all that have positive mass.
 
     >>> selection_of_orders(np.array([0.25, 0.75]), np.array([[0, 1], [1, 0]]), 2)
     array([[0.4375, 0.5625],
@@ -109,10 +91,9 @@ def evaluate_orders(pair: ModelPair, orders: Orders, num_paths: int) -> Floats:
 def _all_orders(pair: ModelPair, num_paths: int, active: Orders) -> RankingResult:
     best, best_order, tried = -1.0, active, 0
     count = len(active) - 1
-    others_order = np.array(list(permutations(range(count))), dtype=np.int64).reshape(factorial(count), count)
+    others = np.array(list(permutations(range(count))), dtype=np.int64).reshape(factorial(count), count)
     for first in range(len(active)):
-        others = np.delete(active, first)
-        orders = np.column_stack([np.full(len(others_order), active[first]), others[others_order]])
+        orders = np.insert(np.delete(active, first)[others], 0, active[first], axis=1)
         values = evaluate_orders(pair, orders, num_paths)
         tried += len(orders)
         winner = int(np.argmax(values))
@@ -158,8 +139,7 @@ def _local_search(pair: ModelPair, num_paths: int, rng: np.random.Generator, all
 def _move(order: Orders, pair: ModelPair, rng: np.random.Generator) -> Orders:
     """One random neighbour: a leaf moves to another position, or the subtrees of two siblings change their order.
 
-    The leaves of the two subtrees fill the positions that both had together, one subtree after the other. On a
-    lexicographic order this changes the order of the children of one node.
+    The leaves of the two subtrees fill the positions that both had together, one subtree after the other.
     """
     if rng.random() < 0.5:
         source, position = rng.integers(len(order), size=2)

@@ -24,10 +24,8 @@ from lpverify.verifiers.base import NodeRule
 from lpverify.verifiers.residual import acceptance, positive_part
 from lpverify.verifiers.traversal import after_rejection
 
-MAX_TUPLES = 2_000_000
-"""Maximum number of (node, tuple of drafted children) pairs of `top_down_masses`: about 10 seconds in floats."""
-MAX_VISITS = 300_000
-"""Maximum number of (node, history of rejected siblings) pairs of `traversal_masses`: about 10 seconds."""
+MAX_TUPLES = 2_000_000  # (node, tuple of drafted children) pairs of `top_down_masses`: about 10 seconds in floats
+MAX_VISITS = 300_000  # (node, history of rejected siblings) pairs of `traversal_masses`: about 10 seconds
 
 
 def no_masses(pair: ModelPair) -> Levels:
@@ -53,12 +51,8 @@ def top_down_masses(
     tuples = sum(iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1))
     terms = sum(len(level) for level in pair.target) * tuples
     if terms > max_terms:
-        raise errors.too_large(
-            f"recursion on (node, k) with {num_paths} paths",
-            size=f"{terms} tuples of drafted tokens",
-            limit=str(max_terms),
-            instead="use fewer paths or a smaller vocabulary",
-        )
+        what, instead = f"recursion on (node, k) with {num_paths} paths", "use fewer paths or a smaller vocabulary"
+        raise errors.too_large(what, size=f"{terms} tuples of drafted tokens", limit=f"{max_terms}", instead=instead)
     emitted = no_masses(pair)
     arriving = zeros((1, num_paths + 1), pair.target[0])  # (node, k): Pr(accepted here, k paths pass through)
     arriving[0, num_paths] = one(arriving)
@@ -81,23 +75,18 @@ def top_down_masses(
 
 
 def traversal_masses(pair: ModelPair, num_paths: int, max_terms: int = MAX_VISITS) -> tuple[Levels, int]:
-    """Emitted masses of Traversal with K = ``num_paths``, and the number of visits.
+    """Emitted masses of Traversal with K = ``num_paths``, and the number of visits; SizeError beyond ``max_terms``.
 
     At a node with rows p', q' and k paths left, the child drafted first is x with probability q'(x), m - 1 of the
     k - 1 other paths draw it too (binomial), and the k - m paths that do not are i.i.d. from q' without x.
-
-    Raises SizeError for more than ``max_terms`` visits.
     """
     size, depth = pair.vocab_size, pair.depth
     draftable = max(int((level > 0).sum(axis=1).max()) for level in pair.draft)
     terms = traversal_visits(draftable, depth, num_paths)
     if terms > max_terms:
-        raise errors.too_large(
-            f"recursion of traversal with {num_paths} paths",
-            size=f"{terms} visits",
-            limit=str(max_terms),
-            instead="use fewer paths, a smaller depth or fewer draftable tokens",
-        )
+        what = f"recursion of traversal with {num_paths} paths"
+        instead = "use fewer paths, a smaller depth or fewer draftable tokens"
+        raise errors.too_large(what, size=f"{terms} visits", limit=f"{max_terms}", instead=instead)
     emitted = no_masses(pair)
     certain = one(pair.target[0])
 

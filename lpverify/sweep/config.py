@@ -40,16 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StrictFloat,
-    StrictInt,
-    TypeAdapter,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictFloat, StrictInt, TypeAdapter
 
 from lpverify import errors
 from lpverify.core import families as make
@@ -63,31 +54,21 @@ from lpverify.lp import certify
 from lpverify.lp.solve import solve
 
 SCHEMA = "lpverify/sweep@1"
-FOLDER = "folder"
-"""The family that consists of the problem files of a folder."""
-
-NAMES = (*compare.REFERENCES, *compare.ALGORITHMS)
-"""What a row can be about."""
-
-SIZES = ("vocab", "depth", "paths", "seeds")
-"""The keys that a folder does not have, but for ``paths``."""
-
-MAX_TASKS = 1_000_000
-"""Maximum number of problems of one family."""
-
+FOLDER = "folder"  # the family that consists of the problem files of a folder
+NAMES = (*compare.REFERENCES, *compare.ALGORITHMS)  # what a row can be about
+SIZES = ("vocab", "depth", "paths", "seeds")  # the keys that a folder does not have, but for ``paths``
+MAX_TASKS = 1_000_000  # maximum number of problems of one family
 PACKAGES = ("numpy", "scipy", "highspy")
 VALUES = ("block_efficiency", "gap", "relative_gap", "law_error", "method")
 BOUNDS = ("lower_bound", "upper_bound", "status", "certified")
 
 T = TypeVar("T")
-Several = Annotated[
+Several = Annotated[  # a value, or a list of them; each once
     list[T],
     BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
     AfterValidator(lambda values: list(dict.fromkeys(values))),
     Field(min_length=1),
 ]
-"""A value, or a list of them; each once."""
-
 Count = Annotated[int, Field(ge=1, le=10**18)]
 Integer = Annotated[Count, expected("an integer >= 1")]
 Integers = Annotated[Several[Count], expected("an integer >= 1, or a list of them")]
@@ -128,32 +109,21 @@ SETTINGS, PARAMETERS = TypeAdapter(Settings), TypeAdapter(dict[str, Numbers])
 
 @dataclass(frozen=True)
 class Task:
-    """One problem with V = ``vocab``, L = ``depth`` and K = ``num_paths``, and the rows to compute.
-
-    Attributes:
-        family: Name of the family, or `FOLDER`.
-        parameters: Those of the family; ``file`` and ``sha256`` of a problem in a folder.
-        seed: None for a problem in a folder.
-        names: The rows to compute, in `NAMES`.
-        source: Path of a problem in a folder.
-        keys: The key of the row for each of ``names``.
-
-    The other attributes are keys of `Settings`.
-    """
+    """One problem with V = ``vocab``, L = ``depth`` and K = ``num_paths``, and the rows to compute."""
 
     family: str
-    parameters: Mapping[str, float | int | str]
+    parameters: Mapping[str, float | int | str]  # of the family; ``file`` and ``sha256`` of a problem in a folder
     vocab: int
     depth: int
     num_paths: int
-    seed: int | None
-    names: tuple[str, ...] = NAMES
+    seed: int | None  # None for a problem in a folder
+    names: tuple[str, ...] = NAMES  # the rows to compute
     tolerance: float = 1e-9
     time_limit: float | None = None
     max_drafts: int = compare.MAX_DRAFTS
     max_terms: int | None = None
-    source: str | None = field(default=None, compare=False)
-    keys: Mapping[str, str] = field(init=False, compare=False, repr=False)
+    source: str | None = field(default=None, compare=False)  # path of a problem in a folder
+    keys: Mapping[str, str] = field(init=False, compare=False, repr=False)  # the key of the row for each of ``names``
 
     def __post_init__(self) -> None:
         texts = {name: json.dumps([SCHEMA, self.settings, name], sort_keys=True) for name in self.names}
@@ -163,18 +133,10 @@ class Task:
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that a row depends on besides the algorithm."""
-        return {
-            "family": self.family,
-            "parameters": dict(self.parameters),
-            "vocab": self.vocab,
-            "depth": self.depth,
-            "paths": self.num_paths,
-            "seed": self.seed,
-            "tolerance": self.tolerance,
-            "time_limit": self.time_limit,
-            "max_drafts": self.max_drafts,
-            **({} if self.max_terms is None else {"max_terms": self.max_terms}),
-        }
+        data = {"family": self.family, "parameters": dict(self.parameters), "vocab": self.vocab, "depth": self.depth}
+        data |= {"paths": self.num_paths, "seed": self.seed, "tolerance": self.tolerance}
+        data |= {"time_limit": self.time_limit, "max_drafts": self.max_drafts}
+        return data if self.max_terms is None else data | {"max_terms": self.max_terms}
 
     def pair(self) -> ModelPair:
         """Draw or read the target and draft tables. Raises InputError, also for a file that was changed meanwhile."""
@@ -192,28 +154,26 @@ class Task:
 
 
 def run_task(task: Task) -> list[dict[str, Any]]:
-    """Compute the rows of a task. A failure becomes a row with ``error`` set; only KeyboardInterrupt and the like are
-    raised."""
+    """Compute the rows of a task. A failure becomes rows with ``error`` set; KeyboardInterrupt is raised."""
     began = time.perf_counter()
     try:
         problem = VerifyProblem(task.pair(), task.num_paths)
         optimum = solve(problem, tolerance=task.tolerance, time_limit=task.time_limit)
-        bounds = (optimum.lower_bound, optimum.upper_bound, optimum.status, _certified(problem.pair, optimum))
+        certified = _certified(problem.pair, optimum)
+        bounds = dict(zip(BOUNDS, (optimum.lower_bound, optimum.upper_bound, optimum.status, certified), strict=True))
     except Exception as error:  # a sweep continues whatever happens in one of its tasks
         return failed(task, error, began)
     rows = []
     for name in task.names:
-        values: dict[str, Any] = dict(zip(BOUNDS, bounds, strict=True))
         try:
             result = compare.measure(problem, name, optimum, task.max_drafts, task.max_terms)
-        except Exception as error:
-            values["error"] = _message(error)
-        else:
             value = result.block_efficiency
             gap = None if value is None else optimum.value - value
             relative = None if gap is None else gap / optimum.value
-            values |= zip(VALUES, (value, gap, relative, result.law_error, result.method), strict=True)
-        rows.append(_row(task, name, began, values))
+            values = dict(zip(VALUES, (value, gap, relative, result.law_error, result.method), strict=True))
+        except Exception as error:
+            values = {"error": _message(error)}
+        rows.append(_row(task, name, began, bounds | values))
         began = time.perf_counter()
     return rows
 
@@ -258,7 +218,7 @@ def tasks(config: Mapping[str, Any], where: str = "config", base: Path | None = 
     """The tasks of a parsed configuration, each once; ``base`` is the directory that folders are relative to.
 
     Raises InputError, which starts with ``where``, for a key that is unknown, missing or has a wrong value and for a
-    bad problem file, SizeError for more than `MAX_TASKS` problems of a family.
+    bad problem file; SizeError for more than `MAX_TASKS` problems of a family.
 
     >>> config = {"vocab": 2, "depth": 2, "paths": [1, 2], "seeds": 3, "family": [{"name": "markov"}]}
     >>> len(tasks(config))

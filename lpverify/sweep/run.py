@@ -20,8 +20,7 @@ Rows = list[dict[str, Any]]
 Executor = Callable[[Sequence[Task]], AbstractContextManager[Iterator[Rows]]]
 
 CONNECT_SECONDS = 10
-IDLE_SECONDS = 20
-"""Seconds after which a worker without work ends, for example because this process was killed."""
+IDLE_SECONDS = 20  # after which a worker without work ends, for example because this process was killed
 
 
 @dataclass(frozen=True)
@@ -45,20 +44,12 @@ def run_sweep(
     begin: Callable[[int, int], None] = lambda existing, total: None,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Outcome:
-    """Compute the rows that a file lacks and append them.
+    """Compute the rows that a file lacks, and append them; the file may hold rows of other sweeps too.
 
-    Args:
-        tasks: What to compute, from `lpverify.sweep.config.load_tasks`.
-        path: The file of rows; it may hold rows of other sweeps, too.
-        jobs: Number of local processes.
-        dask: Address of a dask scheduler whose workers compute instead.
-        retry: Compute the rows again that are in the file as failures.
-        begin: Called once with the number of rows in the file and the number of all rows of the sweep.
-        advance: Called with the number of rows that were just computed.
-
-    Raises:
-        InputError: If the file is not one of sweeps or is in use, if a package is missing, or if the scheduler does
-            not answer.
+    ``jobs`` local processes compute, or the workers of the scheduler whose address is ``dask``. With ``retry``, rows
+    that are in the file as failures are computed again. ``begin`` is called once with the number of rows in the file
+    and that of all rows of the sweep, ``advance`` with the number of rows that were just computed. Raises InputError if
+    the file is not one of sweeps or is in use, if a package is missing, or if the scheduler does not answer.
     """
     compute = executor(jobs, dask)
     wanted = {key for task in tasks for key in task.keys.values()}

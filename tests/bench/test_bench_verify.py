@@ -79,7 +79,7 @@ def verified(name: str, case: Case) -> Any:
 def host_part(name: str, tree: DraftTree) -> Callable[[], Any]:
     """The splits and the selection alone, after the buckets."""
     check = verifier(name)
-    seen = rows_of(tree).observe(np.arange(tree.inner), blocks=check.blocks)
+    seen = rows_of(tree).observe(np.arange(len(tree.inner_nodes)), blocks=check.blocks)
 
     def selected() -> Any:
         with kernels(True):
