@@ -3,10 +3,7 @@
 Data are checked once, where they enter the package; behind the border only ``assert`` is used. A message is one line
 ``what: got X, expected Y``: it names the argument, the option or the position in a file, shows what came, and says what
 was expected. Long values are cut, and control characters are shown as escapes, so that the command line can print the
-message as it is.
-
-The checks `integer`, `integers`, `number`, `choice` and `choices` return the checked value. They serve arguments of
-functions, options of commands and entries of files alike: the first argument says which one it is.
+message as it is. The checks `integer`, `integers`, `number`, `choice` and `choices` return the checked value.
 """
 
 from __future__ import annotations
@@ -18,14 +15,9 @@ from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
-MAX_SHOWN = 60
-"""Longest representation of a value in a message; longer ones are cut."""
-
-MAX_GOT, MAX_PART = 200, 1_000
-"""Longest description of what came, and of the other parts of a message: a path may be long."""
-
-MAX_LISTED = 10_000
-"""Largest number of integers that a text such as ``1..8`` stands for."""
+MAX_SHOWN = 60  # longest representation of a value in a message; longer ones are cut
+MAX_GOT, MAX_PART = 200, 1_000  # longest description of what came, and of the other parts: a path may be long
+MAX_LISTED = 10_000  # largest number of integers that a text such as ``1..8`` stands for
 
 
 class InputError(ValueError):
@@ -56,21 +48,13 @@ def too_large(what: str, *, size: str, limit: str, instead: str) -> SizeError:
 
 
 def one_line(text: str) -> str:
-    r"""The text on one line, cut to MAX_PART characters, with what a terminal would interpret shown as an escape.
-
-    >>> one_line("red \x1b[31m\n  text")
-    'red \\x1b[31m text'
-    """
+    """The text on one line, cut to MAX_PART characters, with what a terminal would interpret shown as an escape."""
     words = " ".join(cut(text, MAX_PART).split())
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
 
 
 def cut(text: str, length: int) -> str:
-    """The text, or its beginning and its length where it is longer than ``length``.
-
-    >>> cut("a" * 100, 30)
-    'aaaaaaaaaa... (100 characters)'
-    """
+    """The text, or its beginning and its length where it is longer than ``length``."""
     return text if len(text) <= length else f"{text[: length - 20]}... ({len(text)} characters)"
 
 
@@ -93,11 +77,7 @@ def shown(value: Any) -> str:
 
 
 def integer(what: str, value: Any, *, min: int, max: int | None = None) -> int:
-    """``value`` as an int in ``min..max``. Raises InputError naming ``what``.
-
-    >>> integer("depth", 3, min=1)
-    3
-    """
+    """``value`` as an int in ``min..max``. Raises InputError naming ``what``."""
     expected = f"an integer >= {min}" if max is None else f"an integer in {min}..{max}"
     try:
         number = int(value.__index__())
@@ -121,9 +101,8 @@ def integers(what: str, values: Any, *, min: int, max: int | None = None) -> tup
         parts = [re.fullmatch(r"\s*(-?\d{1,18})\s*(?:\.\.\s*(\d{1,18})\s*)?", part, re.A) for part in values.split(",")]
         spans = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
         if len(spans) < len(parts) or not all(spans):
-            raise fail(
-                what, got=shown(values), expected=f"integers {bounds} separated by commas, or a range as in 1..8"
-            )
+            expected = f"integers {bounds} separated by commas, or a range as in 1..8"
+            raise fail(what, got=shown(values), expected=expected)
         if sum(map(len, spans)) > MAX_LISTED:
             size = f"{sum(map(len, spans))} numbers"
             raise too_large(what, size=size, limit=f"{MAX_LISTED}", instead="use a shorter range")
@@ -139,14 +118,9 @@ def integers(what: str, values: Any, *, min: int, max: int | None = None) -> tup
 def number(
     what: str, value: Any, *, above: float | None = None, min: float | None = None, max: float | None = None
 ) -> float:
-    """``value`` as a finite float > ``above``, >= ``min`` and <= ``max``. Raises InputError naming ``what``.
-
-    >>> number("temperature", 1, above=0)
-    1.0
-    """
-    limits = " and ".join(
-        f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", min), ("<=", max)) if bound is not None
-    )
+    """``value`` as a finite float > ``above``, >= ``min`` and <= ``max``. Raises InputError naming ``what``."""
+    bounds = ((">", above), (">=", min), ("<=", max))
+    limits = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
     try:
         result = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     except OverflowError:
@@ -158,20 +132,14 @@ def number(
 
 
 def choice(what: str, value: Any, options: Sequence[str]) -> str:
-    """``value`` if it is one of ``options``. Raises InputError listing them.
-
-    >>> choice("method", "auto", ("auto", "dense"))
-    'auto'
-    """
+    """``value`` if it is one of ``options``. Raises InputError listing them."""
     if not isinstance(value, str) or value not in options:
         raise fail(what, got=shown(value), expected="one of " + ", ".join(options))
     return value
 
 
 def choices(what: str, values: Any, options: Sequence[str]) -> tuple[str, ...]:
-    """Names out of ``options``, given as a sequence or as a text separated by commas; each name once.
-
-    Raises InputError for an unknown name and for no name at all.
+    """Names out of ``options``, a sequence or a text with commas; each once. Raises InputError for another or for none.
 
     >>> choices("--algorithms", "gbv, bv,gbv", ("bv", "gbv", "ebv"))
     ('gbv', 'bv')
@@ -187,10 +155,7 @@ def choices(what: str, values: Any, options: Sequence[str]) -> tuple[str, ...]:
 
 
 def need(what: str, *packages: str, extra: str, instead: str = "") -> None:
-    """Check that ``packages`` are installed; ``extra`` is the extra of lpverify that installs them.
-
-    Raises InputError that says how to install them; ``instead`` is appended to it.
-    """
+    """Raise InputError if ``packages`` are missing, which says that ``extra`` of lpverify has them, and ``instead``."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             fix = f"install with pip install 'lpverify[{extra}]'"

@@ -25,12 +25,8 @@ from lpverify import errors
 StrPath = str | os.PathLike[str]
 T = TypeVar("T")
 
-MAX_BYTES = 2**29
-"""Largest text file that is read. A table of the largest size, written with 6 digits an entry, fits."""
-
-MAX_DIGITS = 4_000
-"""Largest number of digits of an integer in a JSON document."""
-
+MAX_BYTES = 2**29  # largest text file that is read; a table of the largest size, written with 6 digits an entry, fits
+MAX_DIGITS = 4_000  # of an integer in a JSON document
 ROOT = Path(__file__).parent.parent
 
 
@@ -57,10 +53,10 @@ def read_text(path: StrPath, expected: str) -> str:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Parse a JSON document that a user wrote.
+    """Parse a JSON document that a user wrote; ``where`` is the file.
 
-    Raises InputError, which starts with ``where`` (the file) and names line and column, for text that is not JSON, for
-    a key that an object has twice, for an integer of more than `MAX_DIGITS` digits and for too much nesting.
+    Raises InputError, which names line and column, for text that is not JSON, for a key that an object has twice, for
+    an integer of more than `MAX_DIGITS` digits and for too much nesting.
 
     >>> parse_json('{"vocab": 3, "vocab": 4}', "a.json")
     Traceback (most recent call last):
@@ -83,8 +79,8 @@ def parse_json(text: str, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_int=integer)
     except json.JSONDecodeError as error:
-        position = f"{where}: line {error.lineno} column {error.colno}"
-        raise errors.fail(position, got=error.msg, expected="JSON") from error
+        where = f"{where}: line {error.lineno} column {error.colno}"
+        raise errors.fail(where, got=error.msg, expected="JSON") from error
     except RecursionError as error:
         raise errors.fail(where, got="JSON nested too deep", expected="fewer levels of nesting") from error
 
@@ -116,14 +112,10 @@ def write_whole(path: StrPath, content: bytes) -> None:
 
 
 def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] = ()) -> None:
-    """Check that one command does not use one file for two purposes, also by way of links.
+    """Check that one command does not use one file for two purposes, also by way of links. Raises InputError.
 
-    Args:
-        roles: Option or argument -> path. None, ``-`` (standard input or output), devices and folders are skipped.
-        inputs: Files that the command reads and that no option names, such as the problem files of a folder.
-
-    Raises:
-        InputError: Names both options.
+    ``roles`` maps options and arguments to paths; None, ``-`` (standard input or output), devices and folders are
+    skipped. ``inputs`` are files that the command reads and that no option names, such as those of a folder.
 
     >>> distinct({"--prompts": "p.jsonl", "--records": "./p.jsonl"})
     Traceback (most recent call last):
@@ -147,34 +139,23 @@ class JsonLines:
     """A file of JSON rows, one a line, that one process at a time appends to and that an interrupted run resumes from.
 
     Every line is an object that starts with ``"schema"`` and, if the file has an identity, ``"settings"``: each line
-    says what it is and what it was computed from, and the first one serves as the header.
+    says what it is and what it was computed from.
 
     - Opening a file changes no byte of it. A file that has a line of another kind is refused.
-    - ``identity`` describes everything the rows depend on besides their own keys. A file with another identity is
-      refused, and the message names the first entry that differs.
+    - ``identity``, JSON data, describes everything the rows depend on besides their own keys. A file with another
+      identity is refused; the message names the first entry that differs and offers ``instead``.
     - A writer that is killed leaves complete lines and perhaps a part of one. The next writer drops that part when it
       appends; the row is then computed again.
     - The file is locked until `close` or the end of the process. A second process is refused.
     - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only.
+    - ``inputs``, the files that the command reads, must not be ``path``. A ``path`` of None keeps nothing.
 
-    Use it as a context manager::
+    ``rows`` are those that were in the file when it was opened. Raises InputError for a file that is refused or cannot
+    be written. Use it as a context manager::
 
         with JsonLines("rows.jsonl", "lpverify/decode-record@1", {"seed": 0}) as lines:
             finished = lines.read(parse)
             lines.append({"request": "a", "tokens": [1, 2]})
-
-    Args:
-        path: The file; it is created by the first `append`. None keeps nothing.
-        schema: Kind of the rows.
-        identity: JSON data, or None if every row identifies itself.
-        inputs: Files that the command reads, which must not be ``path``.
-        instead: What the message about another identity offers.
-
-    Attributes:
-        rows: The rows that were in the file when it was opened, as dictionaries in the file's order.
-
-    Raises:
-        InputError: If the file is in use, is not of this kind, has another identity, or cannot be written.
     """
 
     def __init__(
@@ -187,8 +168,7 @@ class JsonLines:
         instead: str = "a new file (or delete this one to compute it again)",
     ) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._path = path
-        self._schema, self._instead = schema, instead
+        self._path, self._schema, self._instead = path, schema, instead
         self._head: dict[str, Any] = {"schema": schema}
         if identity is not None:
             self._head["settings"] = json.loads(json.dumps(identity))  # tuples as lists, as in the file
@@ -207,17 +187,16 @@ class JsonLines:
     def read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
         """The `rows`, each converted by ``parse``.
 
-        Raises InputError that names file and line, and closes the file, where ``parse`` raises ValueError, KeyError
-        or TypeError.
+        Where that raises ValueError, KeyError or TypeError, raises InputError with file and line, and closes the file.
         """
-        values = []
-        for number, row in enumerate(self.rows, start=1):
-            try:
+        values: list[T] = []
+        try:
+            for row in self.rows:
                 values.append(parse(row))
-            except (ValueError, KeyError, TypeError) as error:
-                self.close()
-                got = f"{type(error).__name__}: {error}"
-                raise errors.fail(f"{self._path} line {number}", got=got, expected=f"a {self._schema}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            self.close()
+            where, got = f"{self._path} line {len(values) + 1}", f"{type(error).__name__}: {error}"
+            raise errors.fail(where, got=got, expected=f"a {self._schema}") from error
         return values
 
     def append(self, *rows: Mapping[str, Any]) -> None:
@@ -315,21 +294,18 @@ class JsonLines:
         return row
 
     def _difference(self, where: str, settings: Any) -> errors.InputError:
-        stored, asked = _leaves("", settings), _leaves("", self._head["settings"])
+        stored, asked = _leaves("settings", settings), _leaves("settings", self._head["settings"])
         name = next(name for name in sorted(stored.keys() | asked.keys()) if stored.get(name) != asked.get(name))
         got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
         expected = f"{asked[name]!r}" if name in asked else f"no {name}"
         return errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
 
 
-def _leaves(name: str, value: Any) -> dict[str, Any]:
+def _leaves(name: str, value: Any, above: str = "") -> dict[str, Any]:
     """The entries of nested objects by their dotted names."""
     if not isinstance(value, dict) or not value:
-        return {name or "settings": value}
-    leaves: dict[str, Any] = {}
-    for key, entry in value.items():
-        leaves |= _leaves(f"{name}.{key}" if name else key, entry)
-    return leaves
+        return {name: value}
+    return {k: v for key, entry in value.items() for k, v in _leaves(above + key, entry, f"{above}{key}.").items()}
 
 
 def _open_locked(path: str) -> tuple[FileIO, bool]:
@@ -361,10 +337,9 @@ def _reason(error: Exception) -> str:
 
 @cache
 def provenance(*packages: str) -> dict[str, Any]:
-    """What numbers are computed with: versions of Python, lpverify and ``packages``, the machine and the commit.
+    """What numbers are computed with: versions of Python, lpverify and ``packages``, the machine, and `checkout`.
 
-    A package that is not installed has the version None; ``git`` is what `checkout` says. Determined once a process;
-    do not change the returned mapping.
+    A package that is not installed has the version None. Determined once a process; do not change the mapping.
 
     >>> sorted(provenance("numpy"))
     ['git', 'lpverify', 'machine', 'numpy', 'python']
@@ -385,19 +360,15 @@ def checkout(folder: Path) -> dict[str, Any] | None:
     Python files, ``pyproject.toml`` and ``constraints.txt`` count as code: data and pictures that a command has just
     written do not.
     """
-    code = ("--", "*.py", "pyproject.toml", "constraints.txt")
     if not (folder / ".git").exists():
         return None
-    commit, changed = _git(folder, "rev-parse", "HEAD"), _git(folder, "diff", "--name-only", "HEAD", *code)
-    if commit is None or changed is None:
-        return None
-    return {"commit": commit} | ({"changed": changed.split("\n")} if changed else {})
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
+    lines = []
+    for command in ("rev-parse HEAD", "diff --name-only HEAD -- *.py pyproject.toml constraints.txt"):
+        words = ["git", "--no-optional-locks", "-C", str(folder), *command.split()]
+        try:
+            result = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return None
+        lines.append(result.stdout.splitlines())
+    [commit], changed = lines
+    return {"commit": commit} | ({"changed": changed} if changed else {})
