@@ -3,16 +3,15 @@
 Every function takes V = ``vocab``, L = ``depth``, and a ``seed``, which is an integer or a numpy Generator (advanced by
 one draw). The rows of level i depend on the seed, the parameters and i alone: a problem of depth 3 is the top of the
 problem of depth 4 with the same seed. Random numbers are those of PCG64, the same on every machine for one version of
-numpy (up to the last bit of the platform's exp and log).
-
-All functions return a `ModelPair`, and raise InputError for parameters out of range and SizeError for tables too large
-to build.
+numpy (up to the last bit of the platform's exp and log). All functions return a `ModelPair`, and raise InputError for
+parameters out of range and SizeError for tables too large to build.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -50,10 +49,10 @@ def dirichlet(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPa
     _size(vocab, depth)
     errors.number("alpha", alpha, above=0)
 
-    def draw(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
-        return _dirichlet(rng, rows, vocab, alpha), _dirichlet(rng, rows, vocab, alpha)
+    def rows_of(rng: np.random.Generator, rows: int) -> Array:
+        return _dirichlet(rng, rows, vocab, alpha)
 
-    return _tree(depth, vocab, seed, draw)
+    return _tree(depth, vocab, seed, lambda rng, rows: (rows_of(rng, rows), rows_of(rng, rows)))
 
 
 def markov(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPair:
@@ -85,9 +84,8 @@ def softmax(vocab: int, depth: int, seed: Seed, temperature: float = 1.0, draft_
 
     def draw(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
         logits, noise = rng.standard_normal((2, rows, vocab))
-        return probability_rows.softmax("logits", logits, temperature), probability_rows.softmax(
-            "logits", logits + draft_noise * noise, temperature
-        )
+        target = probability_rows.softmax("logits", logits, temperature)
+        return target, probability_rows.softmax("logits", logits + draft_noise * noise, temperature)
 
     return _tree(depth, vocab, seed, draw)
 
@@ -133,21 +131,20 @@ def adversarial(kind: str, vocab: int, depth: int, seed: Seed = 0) -> ModelPair:
     >>> float((pair.target[1] * pair.draft[1]).sum())
     0.0
     """
-    errors.choice("kind", kind, tuple(_ADVERSARIAL))
+    errors.choice("kind", kind, ADVERSARIAL_KINDS)
     _size(vocab, depth, 1 if kind == "equal" else 2)
     if kind == "ties":
         errors.integer("vocab", vocab, min=2, max=64)
-    rows_of = _ADVERSARIAL[kind]
-    return _tree(depth, vocab, seed, lambda rng, rows: rows_of(rng, rows, vocab))
+    return _tree(depth, vocab, seed, lambda rng, rows: _adversarial(kind, rng, rows, vocab))
 
 
-PARAMETERS = {
-    "dirichlet": ("alpha",),
-    "markov": ("alpha",),
-    "softmax": ("temperature", "draft_noise"),
-    "rational": ("denominator",),
-}
-"""What each family takes besides its size and seed; the kinds of `adversarial` take nothing."""
+BUILDERS: dict[str, Callable[..., ModelPair]]
+BUILDERS = {"dirichlet": dirichlet, "markov": markov, "softmax": softmax, "rational": rational}
+
+# What each family takes besides its size and seed; the kinds of `adversarial` take nothing.
+PARAMETERS = {name: tuple(signature(build).parameters)[3:] for name, build in BUILDERS.items()}
+ADVERSARIAL_KINDS = ("one-hot-target", "one-hot-draft", "disjoint", "zero-draft-mass", "equal", "ties", "subnormal")
+FAMILIES = (*PARAMETERS, *ADVERSARIAL_KINDS)  # the names that `family` takes
 
 
 def family(name: str, vocab: int, depth: int, seed: Seed, **parameters: Any) -> ModelPair:
@@ -166,67 +163,36 @@ def family(name: str, vocab: int, depth: int, seed: Seed, **parameters: Any) -> 
             raise errors.fail(f"family {name}", got=f"the parameter {parameter!r}", expected=expected)
     if name in ADVERSARIAL_KINDS:
         return adversarial(name, vocab, depth, seed)
-    build: dict[str, Callable[..., ModelPair]]
-    build = {"dirichlet": dirichlet, "markov": markov, "softmax": softmax, "rational": rational}
-    return build[name](vocab, depth, seed, **parameters)
+    return BUILDERS[name](vocab, depth, seed, **parameters)
 
 
-def _one_hot_target(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    return np.eye(vocab)[rng.integers(vocab, size=rows)], _dirichlet(rng, rows, vocab, 1.0)
-
-
-def _one_hot_draft(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    draft, target = _one_hot_target(rng, rows, vocab)
-    return target, draft
-
-
-def _disjoint(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    half = vocab // 2
+def _adversarial(kind: str, rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
+    """Target and draft rows of a kind of `adversarial`."""
     target, draft = np.zeros((2, rows, vocab))
-    target[:, :half] = _dirichlet(rng, rows, half, 1.0)
-    draft[:, half:] = _dirichlet(rng, rows, vocab - half, 1.0)
-    return _relabelled(rng, target, draft)
-
-
-def _zero_draft_mass(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    draft = np.zeros((rows, vocab))
-    draft[:, 1:] = _dirichlet(rng, rows, vocab - 1, 1.0)
-    return _relabelled(rng, _dirichlet(rng, rows, vocab, 1.0), draft)
-
-
-def _equal(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    target = _dirichlet(rng, rows, vocab, 1.0)
-    return target, target
-
-
-def _ties(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    larger = vocab - vocab // 2
-    draft = np.tile(np.concatenate([_dyadic(larger), _dyadic(vocab - larger)]) / 2, (rows, 1))
-    factor = np.where(np.arange(vocab) < larger, 1.5, 0.5)
-    return _relabelled(rng, draft * factor, draft)
-
-
-def _subnormal(rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
-    tables = 10.0 ** -rng.uniform(300, 323, size=(2, rows, vocab))
-    np.put_along_axis(tables, rng.integers(vocab, size=(2, rows, 1)), 1.0, axis=2)
-    return tables[0], tables[1]
-
-
-_ADVERSARIAL: dict[str, Callable[[np.random.Generator, int, int], tuple[Array, Array]]] = {
-    "one-hot-target": _one_hot_target,
-    "one-hot-draft": _one_hot_draft,
-    "disjoint": _disjoint,
-    "zero-draft-mass": _zero_draft_mass,
-    "equal": _equal,
-    "ties": _ties,
-    "subnormal": _subnormal,
-}
-
-ADVERSARIAL_KINDS = tuple(_ADVERSARIAL)
-"""The kinds that `adversarial` takes."""
-
-FAMILIES = (*PARAMETERS, *ADVERSARIAL_KINDS)
-"""The names that `family` takes."""
+    if kind in ("one-hot-target", "one-hot-draft"):
+        one_hot = np.eye(vocab)[rng.integers(vocab, size=rows)]
+        other = _dirichlet(rng, rows, vocab, 1.0)
+        return (one_hot, other) if kind == "one-hot-target" else (other, one_hot)
+    if kind == "equal":
+        target = _dirichlet(rng, rows, vocab, 1.0)
+        return target, target
+    if kind == "subnormal":
+        tables = 10.0 ** -rng.uniform(300, 323, size=(2, rows, vocab))
+        np.put_along_axis(tables, rng.integers(vocab, size=(2, rows, 1)), 1.0, axis=2)
+        return tables[0], tables[1]
+    if kind == "disjoint":
+        half = vocab // 2
+        target[:, :half] = _dirichlet(rng, rows, half, 1.0)
+        draft[:, half:] = _dirichlet(rng, rows, vocab - half, 1.0)
+    elif kind == "zero-draft-mass":
+        draft[:, 1:] = _dirichlet(rng, rows, vocab - 1, 1.0)
+        target = _dirichlet(rng, rows, vocab, 1.0)
+    else:  # ties
+        larger = vocab - vocab // 2
+        draft = np.tile(np.concatenate([_dyadic(larger), _dyadic(vocab - larger)]) / 2, (rows, 1))
+        target = draft * np.where(np.arange(vocab) < larger, 1.5, 0.5)
+    order = rng.permuted(np.tile(np.arange(vocab), (rows, 1)), axis=1)  # the same relabelling in both tables
+    return np.take_along_axis(target, order, axis=1), np.take_along_axis(draft, order, axis=1)
 
 
 def _tree(depth: int, vocab: int, seed: Seed, draw: Draw) -> ModelPair:
@@ -256,12 +222,6 @@ def _dirichlet(rng: np.random.Generator, rows: int, vocab: int, alpha: float) ->
 def _dyadic(size: int) -> Array:
     """(1/2, 1/4, ..., 2^-(n-1), 2^-(n-1)): powers of two that sum to exactly 1."""
     return 2.0 ** -np.minimum(np.arange(1, size + 1), max(size - 1, 0))
-
-
-def _relabelled(rng: np.random.Generator, target: Array, draft: Array) -> tuple[Array, Array]:
-    """The same random relabelling of the tokens in both tables, another one for each row."""
-    order = rng.permuted(np.tile(np.arange(target.shape[1]), (len(target), 1)), axis=1)
-    return np.take_along_axis(target, order, axis=1), np.take_along_axis(draft, order, axis=1)
 
 
 def __dir__() -> list[str]:

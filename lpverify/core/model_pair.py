@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from lpverify.core import prefix_tree as tree
 from lpverify.core.rows import as_rows, check_rows, check_tokens, softmax
 from lpverify.numerics import Array, Levels, as_float, is_exact, ones
 
-MAX_TABLE_ENTRIES = 50_000_000
-"""Largest V + V^2 + ... + V^L of one table that is ever built (0.4 GB in float64)."""
+MAX_TABLE_ENTRIES = 50_000_000  # largest V + V^2 + ... + V^L of one table that is ever built (0.4 GB in float64)
+MAX_DEPTH = 1_000  # only a vocabulary of one token comes near it before MAX_TABLE_ENTRIES
 
-MAX_DEPTH = 1_000
-"""Largest draft depth of any problem; only a vocabulary of one token comes near it before MAX_TABLE_ENTRIES."""
+Labels = Sequence[str] | None  # of the tokens; None for the numbers 0..V-1
+Tables = Sequence[Any]  # one (V**i, V) array of rows for each level i
+Chain = tuple[Any, Any]  # first row (V,) and transition rows (V, V), one per last token
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -51,20 +53,13 @@ class ModelPair:
 
     @classmethod
     def from_levels(
-        cls,
-        target: Sequence[Any],
-        draft: Sequence[Any],
-        *,
-        bonus: Any = None,
-        tokens: Sequence[str] | None = None,
-        normalize: bool = False,
+        cls, target: Tables, draft: Tables, *, bonus: Any = None, tokens: Labels = None, normalize: bool = False
     ) -> ModelPair:
         """Tables with one ``(V**i, V)`` array of rows for each level i.
 
         Args:
-            target: L arrays, see the class.
-            draft: L arrays of the same shapes.
-            bonus: The target's rows after a path, of shape (V,), (V, V) or (V**L, V); None for uniform.
+            target, draft: L arrays each, see the class.
+            bonus: The target's rows after a path, see the class; None for uniform.
             tokens: V different labels; None for the numbers 0..V-1.
             normalize: Divide every row by its sum. Rows of a float32 softmax need this: their sums differ from 1 by
                 1e-7. Without it such a row is refused.
@@ -93,17 +88,14 @@ class ModelPair:
 
     @classmethod
     def from_rows(
-        cls, target: Any, draft: Any, *, bonus: Any = None, tokens: Sequence[str] | None = None, normalize: bool = False
+        cls, target: Any, draft: Any, *, bonus: Any = None, tokens: Labels = None, normalize: bool = False
     ) -> ModelPair:
         """Tables with one row per prefix: the empty prefix first, then longer ones, each length in lexicographic order.
 
         Args:
-            target: Array of shape (1 + V + ... + V**(L-1), V), for V = 2 and L = 2 the rows after the prefixes "", "0",
-                "1". A pandas frame has one line per prefix and one column per token; its columns name the tokens.
-            draft: Likewise.
-            bonus: See `from_levels`, as for all that follows.
-            tokens: Labels.
-            normalize: Divide every row by its sum.
+            target, draft: Arrays of shape (1 + V + ... + V**(L-1), V), for V = 2 and L = 2 the rows after the prefixes
+                "", "0", "1". A pandas frame has one line per prefix and one column per token, which names the token.
+            bonus, tokens, normalize: As in `from_levels`.
 
         Raises:
             InputError: As `from_levels`, or a number of rows that belongs to no depth.
@@ -122,25 +114,19 @@ class ModelPair:
         while ends[-1] < len(rows):
             ends.append(ends[-1] + size ** (len(ends) - 1))
         if ends[-1] != len(rows):
-            raise errors.fail(
-                "target",
-                got=f"{len(rows)} rows",
-                expected=f"1 + V + ... + V^(L-1), {ends[-2]} or {ends[-1]} for V = {size}",
-            )
+            expected = f"1 + V + ... + V^(L-1), {ends[-2]} or {ends[-1]} for V = {size}"
+            raise errors.fail("target", got=f"{len(rows)} rows", expected=expected)
         spans = [slice(begin, end) for begin, end in zip(ends, ends[1:], strict=False)]
         return cls._of([rows[span] for span in spans], [draft_rows[span] for span in spans], after, tokens)
 
     @classmethod
-    def iid(
-        cls, target: Any, draft: Any, depth: int, *, tokens: Sequence[str] | None = None, normalize: bool = False
-    ) -> ModelPair:
+    def iid(cls, target: Any, draft: Any, depth: int, *, tokens: Labels = None, normalize: bool = False) -> ModelPair:
         """The same target row and the same draft row, of shape (V,), at every prefix. Raises as `from_levels`.
 
         >>> ModelPair.iid([0.2, 0.5, 0.3], [0.6, 0.3, 0.1], depth=3).target[2].shape
         (9, 3)
         """
-        blocks = {"target": target, "draft": draft}
-        rows, draft_rows = _checked(blocks, tokens, normalize, depth).values()
+        rows, draft_rows = _checked({"target": target, "draft": draft}, tokens, normalize, depth).values()
         for name, array in (("target", rows), ("draft", draft_rows)):
             if len(array) != 1:
                 raise errors.fail(name, got=_shape(array), expected="one row, shape (V,)")
@@ -148,13 +134,7 @@ class ModelPair:
 
     @classmethod
     def markov(
-        cls,
-        target: tuple[Any, Any],
-        draft: tuple[Any, Any],
-        depth: int,
-        *,
-        tokens: Sequence[str] | None = None,
-        normalize: bool = False,
+        cls, target: Chain, draft: Chain, depth: int, *, tokens: Labels = None, normalize: bool = False
     ) -> ModelPair:
         """Markov chains: each table is a pair of the first row (V,) and the transition rows (V, V), one per last token.
 
@@ -178,23 +158,14 @@ class ModelPair:
 
     @classmethod
     def from_logits(
-        cls,
-        target: Any,
-        draft: Any,
-        *,
-        temperature: float = 1.0,
-        depth: int | None = None,
-        tokens: Sequence[str] | None = None,
+        cls, target: Any, draft: Any, *, temperature: float = 1.0, depth: int | None = None, tokens: Labels = None
     ) -> ModelPair:
         """Rows softmax(logits / T), in float64.
 
         Args:
-            target: Logits, one row per prefix as in `from_rows`; or, with ``depth``, one row (V,) for every prefix.
-                -inf excludes a token.
-            draft: Likewise.
+            target, draft: Logits, one row per prefix as in `from_rows`; or, with ``depth`` L, one row (V,) for every
+                prefix. -inf excludes a token.
             temperature: T > 0; 0 gives probability 1 to the first of the largest logits.
-            depth: L, for logits of shape (V,).
-            tokens: Labels.
 
         Raises:
             InputError: As `from_rows`; logits that are NaN or +inf, or a row of -inf.
@@ -232,12 +203,10 @@ class ModelPair:
         """Equal labels and equal tables in the same arithmetic."""
         if not isinstance(other, ModelPair):
             return NotImplemented
-        pairs = zip((*self.target, *self.draft), (*other.target, *other.draft), strict=False)
-        return (
-            (self.tokens, self.depth, self.rational) == (other.tokens, other.depth, other.rational)
-            and all(np.array_equal(own, others) for own, others in pairs)
-            and np.array_equal(self.bonus_rows, other.bonus_rows)
-        )
+        if (self.tokens, self.depth, self.rational) != (other.tokens, other.depth, other.rational):
+            return False
+        own, others = ((*pair.target, *pair.draft, pair.bonus_rows) for pair in (self, other))
+        return all(map(np.array_equal, own, others))
 
     def __hash__(self) -> int:
         return hash((self.tokens, self.depth, self.rational))
@@ -276,7 +245,7 @@ class ModelPair:
 
     @cached_property
     def target_paths(self) -> Levels:
-        """P(c), the product of the target's probabilities along c: one array of length V**i per level i = 0..L."""
+        """P(c), the product of the target's probabilities along c: one (V**i,) array per level i = 0..L."""
         return path_probabilities(self.target)
 
     @cached_property
@@ -315,48 +284,32 @@ def markov_levels(first: Array, transition: Array, depth: int) -> list[Array]:
 
 
 def check_size(what: str, vocab_size: int, depth: int) -> None:
-    """Raise SizeError for tables of more than MAX_TABLE_ENTRIES entries V + V^2 + ... + V^L, before any is built.
-
-    >>> check_size("problem", 100, 3)
-    >>> check_size("problem", 100, 4)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    lpverify.errors.SizeError: problem: got a table of at least 101010100 entries, expected at most 50000000...
-    """
+    """Raise SizeError for tables of more than MAX_TABLE_ENTRIES entries V + V^2 + ... + V^L, before any is built."""
     instead = "use a smaller vocabulary or depth"
     if depth > MAX_DEPTH:
         raise errors.too_large(what, size=f"a depth of {depth}", limit=str(MAX_DEPTH), instead=instead)
-    entries, level = 0, 1
-    for _ in range(depth):
-        level *= vocab_size
-        entries += level
+    for entries in accumulate(vocab_size**i for i in range(1, depth + 1)):
         if entries > MAX_TABLE_ENTRIES:
             size = f"a table of at least {entries} entries"
             raise errors.too_large(what, size=size, limit=str(MAX_TABLE_ENTRIES), instead=instead)
 
 
-def _checked(
-    blocks: Mapping[str, Any], tokens: Sequence[str] | None, normalize: bool, depth: int | None = None
-) -> dict[str, Array]:
-    """The blocks of rows by name, validated, all float64 or all Fractions, of shape (n, V) with one V.
-
-    A given ``depth`` is checked for the size of the tables before they are built.
-    """
+def _checked(blocks: Mapping[str, Any], tokens: Labels, normalize: bool, depth: int | None = None) -> dict[str, Array]:
+    """The blocks of rows (n, V) by name, validated, all float64 or all Fractions; a ``depth`` is checked too."""
     arrays = {name: as_rows(name, values) for name, values in blocks.items()}
     size = next(iter(arrays.values())).shape[1]
     if depth is not None:
         check_size("tables", size, errors.integer("depth", depth, min=1))
-    kinds = {name: array.dtype.kind for name, array in arrays.items()}
-    exact = "O" in kinds.values()
-    if exact and "f" in kinds.values():
+    kinds = {array.dtype.kind for array in arrays.values()}
+    exact = "O" in kinds
+    if exact and "f" in kinds:
         raise errors.fail("tables", got="Fractions in some rows and floats in others", expected="one kind of number")
     labels = tuple(str(x) for x in range(size)) if tokens is None else check_tokens("tokens", tokens, size)
     rows = {}
     for name, array in arrays.items():
         if array.shape[1] != size:
-            raise errors.fail(
-                name, got=f"rows of {array.shape[1]} tokens", expected=f"{size} as in {next(iter(arrays))}"
-            )
+            expected = f"{size} as in {next(iter(arrays))}"
+            raise errors.fail(name, got=f"rows of {array.shape[1]} tokens", expected=expected)
         if array.dtype.kind == "i":
             array = np.vectorize(Fraction, otypes=[object])(array.tolist()) if exact else array.astype(np.float64)
         single = len(array) == 1 and not name.startswith(("target level", "draft level"))

@@ -16,22 +16,15 @@ from lpverify.core.model_pair import ModelPair
 from lpverify.core.rows import check_text
 from lpverify.files import MAX_BYTES, parse_json, read_text, write_whole
 
-MAX_PATHS = 1024
-"""Largest number of draft paths; sums of K terms are evaluated for every node."""
-
-FOLDER_SETTINGS = "settings.json"
-"""In a folder of problems the one file that is not a problem: what they were made with."""
+MAX_PATHS = 1024  # sums of K terms are evaluated for every node
+FOLDER_SETTINGS = "settings.json"  # in a folder of problems the file that is not one: what they were made with
 
 
 @dataclass(frozen=True)
 class VerifyProblem:
-    """K i.i.d. draft paths of length L = ``pair.depth``, verified against ``pair.target``.
+    """K = ``num_paths`` i.i.d. draft paths of length L = ``pair.depth``, verified against ``pair.target``.
 
-    Attributes:
-        pair: Target and draft tables.
-        num_paths: K.
-        name: For display.
-        description: For display.
+    ``name`` and ``description`` are for display.
 
     >>> VerifyProblem(ModelPair.iid([0.2, 0.8], [0.5, 0.5], depth=2), num_paths=3)
     VerifyProblem('unnamed', V = 2, L = 2, K = 3, 6 nodes, float64)
@@ -81,27 +74,22 @@ def as_problem(source: ProblemLike, num_paths: int | None = None, *, normalize: 
     """
     if isinstance(source, VerifyProblem):
         return source if num_paths is None else source.with_num_paths(num_paths)
+    paths = 1 if num_paths is None else num_paths
     if isinstance(source, ModelPair):
-        return VerifyProblem(source, 1 if num_paths is None else num_paths)
+        return VerifyProblem(source, paths)
     if isinstance(source, str | os.PathLike):
-        return load_problem(source, num_paths=1 if num_paths is None else num_paths, normalize=normalize)
+        return load_problem(source, num_paths=paths, normalize=normalize)
     if isinstance(source, Mapping):
         from lpverify.core.problem_file import parse_problem
 
-        return parse_problem(
-            dict(source), "problem", num_paths=1 if num_paths is None else num_paths, normalize=normalize
-        )
+        return parse_problem(dict(source), "problem", num_paths=paths, normalize=normalize)
     kind = source if isinstance(source, type) else type(source)
     expected = "a VerifyProblem, a ModelPair, the name of an example, a problem file or a problem document (a dict)"
     raise errors.fail("problem", got=f"an object of type {kind.__name__}", expected=expected)
 
 
 def as_problems(source: ProblemLike, num_paths: int | Iterable[int] | None) -> list[VerifyProblem]:
-    """`as_problem` for each of several K, in the given order; None: that of a VerifyProblem, else 1.
-
-    >>> [problem.num_paths for problem in as_problems("coin-2", [1, 2, 4])]
-    [1, 2, 4]
-    """
+    """`as_problem` for each of several K, in the given order; None: that of a VerifyProblem, else 1."""
     problem = as_problem(source)
     if num_paths is None:
         return [problem]
@@ -121,8 +109,7 @@ def load_problem(
         rational: Refuse a problem with a float entry, since exact arithmetic needs strings such as "1/3" and integers.
 
     Raises:
-        InputError: Anything that is not a valid problem. One line: the file, the position in it, what came, what was
-            expected.
+        InputError: Anything that is not a valid problem; the message names the position in the file.
         SizeError: Tables that are too large.
 
     >>> load_problem("one-position").pair.target[0].tolist()

@@ -130,19 +130,10 @@ def parse_problem(
     normalize: bool = False,
     rational: bool = False,
 ) -> VerifyProblem:
-    """The problem that a decoded JSON document describes.
+    """The problem that a decoded JSON document describes; the arguments are those of `load_problem`.
 
-    Args:
-        document: A dictionary, as `json.loads` returns it.
-        where: The file, with which every message starts.
-        num_paths: K, which a document does not contain.
-        name: Used if the document has none.
-        normalize: Divide every row by its sum, exactly for Fractions.
-        rational: Refuse a problem that is not rational.
-
-    Raises:
-        InputError: The message names the position in the document.
-        SizeError: Tables too large to build.
+    ``where`` is the file, with which every message starts, and ``name`` is used if the document has none. Raises
+    InputError that names the position in the document, SizeError for tables too large to build.
 
     >>> table = {"kind": "iid", "probs": ["1/3", "2/3"]}
     >>> parse_problem({"format": FORMAT, "vocab": 2, "depth": 2, "target": table, "draft": table}, "x.json")
@@ -155,10 +146,8 @@ def parse_problem(
     size = parsed.vocab if isinstance(parsed.vocab, int) else len(parsed.vocab)
     for key, value in (("vocab", size), ("depth", parsed.depth)):
         if value > MAX_TABLE_ENTRIES:
-            limit = str(MAX_TABLE_ENTRIES)
-            raise errors.too_large(
-                f"{where}: {key}", size=errors.shown(value), limit=limit, instead="use a smaller one"
-            )
+            got, limit = errors.shown(value), str(MAX_TABLE_ENTRIES)
+            raise errors.too_large(f"{where}: {key}", size=got, limit=limit, instead="use a smaller one")
     check_size(where, size, parsed.depth)
     tokens = [str(token) for token in range(size)] if isinstance(parsed.vocab, int) else parsed.vocab
     labels = check_tokens(f"{where}: vocab", tokens)
@@ -187,21 +176,13 @@ def parse_problem(
 
 
 def problem_document(problem: VerifyProblem) -> dict[str, Any]:
-    """The document of a problem; `parse_problem` returns an equal problem.
-
-    Tables are written as iid or Markov if that says the same in fewer rows.
-    """
+    """The document of a problem; `parse_problem` returns an equal problem. Tables are written in the fewest rows."""
     pair = problem.pair
     plain = pair.tokens == tuple(str(x) for x in range(pair.vocab_size))
-    return {
-        "format": FORMAT,
-        "name": problem.name,
-        "description": problem.description,
-        "vocab": pair.vocab_size if plain else list(pair.tokens),
-        "depth": pair.depth,
-        "target": _table_document(pair.target, pair.bonus if pair.bonus.ndim == 2 else pair.bonus[None, :]),
-        "draft": _table_document(pair.draft, None),
-    }
+    vocab = pair.vocab_size if plain else list(pair.tokens)
+    target = _table_document(pair.target, pair.bonus if pair.bonus.ndim == 2 else pair.bonus[None, :])
+    head = {"format": FORMAT, "name": problem.name, "description": problem.description}
+    return head | {"vocab": vocab, "depth": pair.depth, "target": target, "draft": _table_document(pair.draft, None)}
 
 
 def format_problem(problem: VerifyProblem) -> str:

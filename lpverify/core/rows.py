@@ -13,25 +13,19 @@ import numpy as np
 from lpverify import errors
 from lpverify.numerics import Array, is_exact
 
-ROW_SUM_TOLERANCE = 1e-9
-"""Largest difference between the sum of a float row and 1 (tables are written with 6 to 12 digits)."""
-
-MAX_NUMBER = 1e300
-"""Largest entry of a table, so that sums of a row cannot overflow."""
-
+ROW_SUM_TOLERANCE = 1e-9  # of the sum of a float row, from 1 (tables are written with 6 to 12 digits)
+MAX_NUMBER = 1e300  # largest entry of a table, so that sums of a row cannot overflow
+# A number written as a string: ``1/3``, ``0.2``, ``2e-3``.
 NUMBER = re.compile(r"[+-]?(\d{1,400}/\d{1,400}|(\d{1,400}\.?\d{0,400}|\.\d{1,400})(e[+-]?\d{1,3})?)", re.A | re.I)
-"""A number written as a string: ``1/3``, ``0.2``, ``2e-3``."""
 
 
 def number(entry: Any) -> Fraction | float:
-    """An entry of a table: strings and integers as Fractions, floats as they are.
-
-    Raises ValueError, whose text describes the entry, for anything else.
+    """An entry of a table: strings and integers as Fractions, floats as they are. Raises ValueError that describes it.
 
     >>> number("1/3"), number(0.5), number(1)
     (Fraction(1, 3), 0.5, Fraction(1, 1))
     """
-    if type(entry) is float:
+    if type(entry) is float:  # the quick way for large tables
         return entry
     if isinstance(entry, float | np.floating):
         return float(entry)
@@ -105,22 +99,16 @@ def _as_array(name: str, values: Any) -> Array:
 def check_rows(
     rows: Array, position: Callable[[int], str], tokens: Sequence[str], normalize: bool, option: str = "normalize=True"
 ) -> Array:
-    """Rows of probabilities, validated; a copy.
+    """Rows of probabilities (n, V), float64 or Fractions, validated; a copy.
 
-    Args:
-        rows: float64 or Fractions, shape (n, V).
-        position: What to call row i in a message.
-        tokens: V labels.
-        normalize: Divide every row by its sum, exactly for Fractions.
-        option: How to ask for that, for the message about a wrong sum.
-
-    Raises:
-        InputError: An entry that is NaN, negative or above MAX_NUMBER; a sum that is not 1, or cannot be divided by.
+    Messages call row i ``position(i)``. ``normalize`` divides every row by its sum; ``option`` is how to ask for that.
+    Raises InputError for an entry that is NaN, negative or above MAX_NUMBER and for a sum that is not 1, or 0 or
+    infinite with ``normalize``.
     """
     rows = rows.copy() if is_exact(rows) else rows + 0.0  # no negative zeros
     bad = ~((rows >= 0) & (rows <= MAX_NUMBER))
     if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
+        row, column = np.argwhere(bad)[0].tolist()
         value = rows[row, column]
         kind = "a negative number, " if value < 0 else "a number too large, " if value > 0 else ""
         got = f"{kind}{value if isinstance(value, Fraction) else float(value)}"
@@ -130,8 +118,8 @@ def check_rows(
     if normalize:
         wrong, expected = (sums <= 0) | (sums > MAX_NUMBER), "a positive finite sum to divide by"
     else:
-        wrong = sums != 1 if is_exact(rows) else np.abs(sums - 1) > ROW_SUM_TOLERANCE
-        expected = f"a sum of 1 ({option} rescales rows)"
+        tolerance = 0 if is_exact(rows) else ROW_SUM_TOLERANCE
+        wrong, expected = abs(sums - 1) > tolerance, f"a sum of 1 ({option} rescales rows)"
     if wrong.any():
         row = int(np.argmax(wrong))
         short = isinstance(sums[row], Fraction) and len(str(sums[row])) < 40
@@ -167,10 +155,8 @@ def check_tokens(what: str, tokens: Sequence[Any], size: int | None = None) -> t
     first: dict[str, int] = {}
     for i, label in enumerate(tokens):
         if first.setdefault(check_text(f"{what}[{i}]", label), i) != i:
-            got = f"{errors.shown(label)} again"
-            raise errors.fail(
-                f"{what}[{i}]", got=got, expected=f"another label than {what.split(': ')[-1]}[{first[label]}]"
-            )
+            expected = f"another label than {what.split(': ')[-1]}[{first[label]}]"
+            raise errors.fail(f"{what}[{i}]", got=f"{errors.shown(label)} again", expected=expected)
     return tuple(tokens)
 
 
