@@ -40,7 +40,7 @@ class Policy:
         q_star = np.array([levels[tree.depth[node]][index[node]] for node in tree.inner_nodes])
         q_star = divide(q_star, q_star.sum(axis=1, keepdims=True), where_zero=zero(q_star))
         rows = HostRows(tree)
-        seen = rows.observe(np.arange(tree.inner))
+        seen = rows.observe(np.arange(len(tree.inner_nodes)))
         weight = ones(tree.size, tree.target)
         for node, above in enumerate(tree.parent[1:].tolist(), 1):
             drafted = q_star[tree.draft_row[above], tree.token[node]]
