@@ -26,20 +26,20 @@ def program(upper: float = 4.0) -> LinearProgram:
     )
 
 
-@pytest.mark.parametrize(("method", "crossover"), [("simplex", True), ("ipm", True), ("ipm", False)])
-def test_duals_are_derivatives(method, crossover):
-    point = solve(program(), method=method, crossover=crossover, tolerance=1e-8)
+@pytest.mark.parametrize("method", ["simplex", "ipm"])
+def test_duals_are_derivatives(method):
+    point = solve(program(), method=method, tolerance=1e-8)
     assert point.status == "optimal"
     np.testing.assert_allclose(point.x, [3, 1], atol=1e-5)
     np.testing.assert_allclose(point.row_duals, [2, 0, 0], atol=1e-5)
     assert solve(program(4.001)).objective - solve(program()).objective == pytest.approx(0.002)
-    assert point.basic_columns.any() == crossover
+    assert point.basic_columns.any() == (method == "simplex")
 
 
 def test_rows_can_be_added():
     model = Model(program())
     assert model.solve().objective == pytest.approx(11)
-    model.add_rows(sparse.csr_array(np.array([[0.0, 1.0]])), np.array([-INF]), np.array([0.5]))
+    model.add_rows(sparse.csr_array(np.array([[0.0, 1.0]])), np.array([0.5]))
     point = model.solve()
     assert point.objective == pytest.approx(10)
     np.testing.assert_allclose(point.x, [3, 0.5])

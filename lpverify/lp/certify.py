@@ -1,28 +1,11 @@
 r"""Bounds on the multi-path optimum that need no solver, and the check of a certificate (theory 2.4).
 
-**Lower bound.** Let T(leaf, b) >= 0 have row sums Q(leaf) and column sums equal to the widths of the bins of [0, 1].
-Give each of the K drafted paths a rank U: draw its bin with probability T(leaf, b) / Q(leaf), then U uniformly inside
-it. Over a random path U is uniform on [0, 1], so the smallest of K ranks has density phi'(u) = K (1-u)^(K-1), and the
-path of smallest rank has the distribution
+**Lower bound.** A table T(leaf, b) >= 0 with row sums Q(leaf) and the widths of the bins as column sums says how to
+draw ranks. The path of smallest rank has the distribution ``Q*(leaf) = sum_b phibar_b T(leaf, b)``, phibar_b the mean
+of phi' on the bin; block verification of it has f(cx) = min(p(x|c) f(c), Q*(cx)). So a verifier attains ``sum f``.
 
-    Q*(leaf) = sum_b phibar_b T(leaf, b),   phibar_b = [phi(e_{b+1}) - phi(e_b)] / (e_{b+1} - e_b).
-
-Block verification of that path against Q* is lossless and has the prefix acceptance probabilities f(cx) =
-min(p(x|c) f(c), Q*(cx)). So a verifier attains ``sum f``, whatever T is. (f also obeys the coverage constraints:
-Q*(A) <= phi(Q(A)), because the selected path hits A only if some path does.)
-
-**Upper bound.** Take any lambda >= 0 on the nodes below the root, put lambda = 0 below the leaves, and
-``y(c) = max(0, 1 - lambda(c) + sum_x p(x|c) lambda(cx))``. For every feasible f,
-
-    sum_c f(c) <= sum_c f(c) + sum_{cx} lambda(cx) [p(x|c) f(c) - f(cx)]
-               <= 1 + sum_x p(x|root) lambda(x) + sum_{c != root} y(c) f(c).
-
-Let H(c) be the sum of y along the path to c, root excluded. For t > 0 the nodes where H first reaches t form an
-antichain A_t; the leaves below it are those with H(leaf) >= t. Hence ``sum_c y(c) f(c) = int f(A_t) dt <= int
-phi(Q{H >= t}) dt``. With leaves sorted by H descending and S_k their cumulative Q this integral is ``sum_k H_(k)
-[phi(S_k) - phi(S_{k-1})]``.
-
-Both hold in float64 up to rounding and in Fraction exactly.
+**Upper bound.** For any lambda >= 0 let H(leaf) be the sum of `path_prices` along its path. With leaves sorted by H
+descending and S_k their cumulative Q: ``1 + sum_x p(x|root) lambda(x) + sum_k H_(k) [phi(S_k) - phi(S_{k-1})]``.
 """
 
 from __future__ import annotations
@@ -39,10 +22,21 @@ from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import ProblemLike, as_problem
-from lpverify.core.results import Certificate, LpSolution, RankTable
+from lpverify.core.results import Certificate, LpSolution, RankTable, RefinementStep
 from lpverify.core.rows import ROW_SUM_TOLERANCE
 from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
-from lpverify.numerics import Array, Levels, accumulate, as_float, down_the_tree, is_exact, total, up_the_tree, zeros
+from lpverify.numerics import (
+    Array,
+    Levels,
+    accumulate,
+    add_rows,
+    as_float,
+    down_the_tree,
+    is_exact,
+    total,
+    up_the_tree,
+    zeros,
+)
 
 __all__ = [
     "CertificateCheck",
@@ -57,15 +51,11 @@ __all__ = [
     "upper_bound",
 ]
 
+RELATIVE, ABSOLUTE = 1e-9, 1e-13
+"""Slack per entry of a float check: RELATIVE times the entry that it is compared with, plus ABSOLUTE. So the checked
+value is off by at most about ``nodes * ABSOLUTE + block efficiency * RELATIVE``."""
 
-RELATIVE = 1e-9
-"""Float check: slack per entry relative to the entry that it is compared with ..."""
-ABSOLUTE = 1e-13
-"""... plus this. So the checked value is off by at most about ``nodes * ABSOLUTE + block efficiency * RELATIVE``."""
-
-ROUNDING_BITS = 60
-"""`repair` in Fractions rounds table entries down to multiples of 2^-60 of their row, `check` multipliers to 2^-40."""
-MULTIPLIER_BITS = 40
+Requirement = tuple[str, Array, Array | None]  # excess <= 0, with slack where entries of a size are compared
 
 
 @dataclass(frozen=True)
@@ -79,24 +69,22 @@ class CertificateCheck:
 
 
 def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
-    """Make the marginals of a nonnegative table exactly legal.
+    """Make the marginals of a table with entries of any sign exactly legal.
 
     Negative entries become 0. Each row is rescaled to sum to Q(leaf); an empty row is spread over all bins in
     proportion to their widths. Then the edges move to the cumulative column sums, so every column fits its bin by
     construction. A table that is already legal stays as it is up to rounding.
 
-    Args:
-        pair: target and draft tables.
-        ranks: entries of any sign, with bins 0..B-1.
-
-    Returns:
-        The legal table, in float64 for a float pair. For a rational pair it is exact, in Fractions: entries are
-        rounded to multiples of ``Q(leaf) / 2**60`` and the largest entry of each row takes the remainder.
+    The result is in float64 for a float pair. For a rational pair it is exact, in Fractions: entries are rounded to
+    multiples of ``Q(leaf) / 2**60`` and the largest entry of each row takes the remainder.
     """
-    leaf_mass = pair.draft_paths[-1]
-    leaf, column = np.asarray(ranks.leaf), np.asarray(ranks.bin)
-    if pair.rational and is_exact(ranks.mass) and _legal(pair, ranks):
-        return ranks
+    leaf_mass, leaf, column = pair.draft_paths[-1], ranks.leaf, ranks.bin
+    if pair.rational and is_exact(ranks.mass) and is_exact(ranks.edges):
+        rows = accumulate(leaf, ranks.mass, leaf_mass.size)
+        columns = accumulate(column, ranks.mass, len(ranks.edges) - 1)
+        legal = (rows == leaf_mass).all() and (columns == np.diff(ranks.edges)).all()
+        if legal and (ranks.mass >= 0).all() and ranks.edges[0] == 0:
+            return ranks
     mass = np.maximum(as_float(ranks.mass), 0.0)
     sums = np.bincount(leaf, weights=mass, minlength=leaf_mass.size)
     empty = np.flatnonzero((sums <= 0) & (as_float(leaf_mass) > 0))
@@ -163,10 +151,7 @@ def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
 
 
 def certificate_of(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int) -> Certificate:
-    """Certificate of a legal table (`repair`) and multipliers >= 0.
-
-    It proves the lower bound ``total(prefix_acceptance)`` and the upper bound `upper_bound`.
-    """
+    """Certificate of a legal table (`repair`) and multipliers >= 0; ``prefix_acceptance`` sums to the lower bound."""
     selected = selection_distribution(pair, ranks, num_paths)
     return Certificate(num_paths, ranks, selected, prefix_acceptance(pair.target, selected), multipliers)
 
@@ -198,31 +183,21 @@ class Bounds:
             self.upper, self.multipliers = bound, multipliers
         return bound
 
-    def certificate(self) -> Certificate:
-        """What proves both bounds."""
-        return certificate_of(self.pair, self.ranks, self.multipliers, self.num_paths)
+    def solution(self, steps: list[RefinementStep], **fields: Any) -> LpSolution:
+        """The bounds with what proves them."""
+        proof = certificate_of(self.pair, self.ranks, self.multipliers, self.num_paths)
+        return bounded(self.lower, self.upper, certificate=proof, refinement_steps=tuple(steps), **fields)
 
 
-def bounded(lower: Any, upper: Any, *, status: str, method: str, began: float, **fields: Any) -> LpSolution:
-    """The solution with these bounds, of which the lower is attained.
+def bounded(lower: Any, upper: Any, *, began: float, **fields: Any) -> LpSolution:
+    """The solution with these bounds, of which the lower is attained, ``began`` at a time of `time.perf_counter`.
 
-    Args:
-        lower, upper: floats, or Fractions: then ``exact_bounds`` are set, and ``exact`` where they are equal.
-        status, method: as in `LpSolution`.
-        began: `time.perf_counter` at the start.
-        fields: other fields of the solution.
+    With Fractions ``exact_bounds`` are set, and ``exact`` where they are equal. ``fields`` are those of `LpSolution`.
     """
     if isinstance(lower, Fraction):
         fields |= {"exact_bounds": (lower, upper), "exact": lower if lower == upper else None}
-    return LpSolution(
-        value=float(lower),
-        lower_bound=float(lower),
-        upper_bound=max(float(lower), float(upper)),
-        status=status,
-        method=method,
-        seconds=time.perf_counter() - began,
-        **fields,
-    )
+    value, seconds = float(lower), time.perf_counter() - began
+    return LpSolution(value=value, lower_bound=value, upper_bound=max(value, float(upper)), seconds=seconds, **fields)
 
 
 def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
@@ -253,10 +228,19 @@ def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False
     """
     pair = as_problem(problem).pair
     _shapes(pair, certificate)
+    table, num_paths = certificate.ranks, certificate.num_paths
     if exact:
-        return _check_exact(pair, certificate)
-    pair, num_paths = pair.floats, certificate.num_paths
-    table = certificate.ranks
+        if not pair.rational:
+            raise errors.fail("exact check", got="a problem in floating point", expected="rational probabilities")
+        negative = {
+            "a rank mass is negative": (table.mass < 0).any(),
+            "a multiplier is negative": any((level < 0).any() for level in certificate.multipliers[1:]),
+        }
+        legal = exact_certificate(pair, certificate)
+        violations = [what for what, found in negative.items() if found]
+        upper = upper_bound(pair, legal.multipliers, num_paths)
+        return CertificateCheck(total(legal.prefix_acceptance), upper, not violations, tuple(violations))
+    pair = pair.floats
     ranks = RankTable(as_float(table.edges), table.leaf, table.bin, as_float(table.mass))
     selected, acceptance, multipliers = (
         tuple(as_float(level) for level in levels)
@@ -265,25 +249,27 @@ def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False
     leaf_mass, widths = pair.draft_paths[-1], np.diff(ranks.edges)
     rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
     columns = accumulate(ranks.bin, ranks.mass, widths.size)
-    slack = _Slack(RELATIVE, ABSOLUTE)
-    slack.require("an edge falls", -widths)
-    slack.require("the edges miss 0 or 1", np.abs(ranks.edges[[0, -1]] - [0.0, 1.0]))
-    slack.require("a rank mass is negative", -ranks.mass)
-    slack.require("a row of the ranks misses the draft's leaf mass", np.abs(rows - leaf_mass), leaf_mass)
     margin = (pair.depth + 1) * ROW_SUM_TOLERANCE
-    slack.require("a column of the ranks misses its bin", np.abs(columns - widths) - margin)
-    if not slack.violations:
-        proved = selection_distribution(pair, ranks, num_paths)
-        for depth, (claimed, legal) in enumerate(zip(selected, proved, strict=True)):
+    violations = _violated(
+        [
+            ("an edge falls", -widths, None),
+            ("the edges miss 0 or 1", np.abs(ranks.edges[[0, -1]] - [0.0, 1.0]), None),
+            ("a rank mass is negative", -ranks.mass, None),
+            ("a row of the ranks misses the draft's leaf mass", np.abs(rows - leaf_mass), leaf_mass),
+            ("a column of the ranks misses its bin", np.abs(columns - widths) - margin, None),
+        ]
+    )
+    claims: list[Requirement] = []
+    if not violations:
+        for depth, proved in enumerate(selection_distribution(pair, ranks, num_paths)):
             what = f"the selection distribution is not the ranks', level {depth},"
-            slack.require(what, np.abs(claimed - legal), legal)
+            claims.append((what, np.abs(selected[depth] - proved), proved))
     for depth in range(1, pair.depth + 1):
         what = f"a prefix acceptance probability exceeds the selection distribution, level {depth},"
-        slack.require(what, acceptance[depth] - selected[depth], selected[depth])
-    slack.require_flow(pair, acceptance, multipliers)
-    violations = tuple(slack.violations)
+        claims.append((what, acceptance[depth] - selected[depth], selected[depth]))
+    violations += _violated(claims + _flow(pair, acceptance, multipliers))
     upper = float(upper_bound(pair, multipliers, num_paths))
-    return CertificateCheck(float(total(acceptance)), upper, not violations, violations)
+    return CertificateCheck(float(total(acceptance)), upper, not violations, tuple(violations))
 
 
 def check_coverage(pair: ModelPair, acceptance: Levels, multipliers: Levels, num_paths: int) -> CertificateCheck:
@@ -301,13 +287,12 @@ def check_coverage(pair: ModelPair, acceptance: Levels, multipliers: Levels, num
         As `check`. Without tolerance when the pair and f are Fractions: equal bounds then prove the optimum.
     """
     exact = pair.rational and is_exact(acceptance[-1])
-    slack = _Slack(0, 0) if exact else _Slack(RELATIVE, ABSOLUTE)
-    slack.require_flow(pair, acceptance, multipliers)
-    if not separate(pair.draft_paths, acceptance, num_paths)[1] <= slack.relative:
-        slack.violations.append("an antichain is not covered")
-    violations = tuple(slack.violations)
+    relative, absolute = (0.0, 0.0) if exact else (RELATIVE, ABSOLUTE)
+    violations = _violated(_flow(pair, acceptance, multipliers), relative, absolute)
+    if not separate(pair.draft_paths, acceptance, num_paths)[1] <= relative:
+        violations.append("an antichain is not covered")
     upper = upper_bound(pair, multipliers, num_paths)
-    return CertificateCheck(total(acceptance), upper, not violations, violations)
+    return CertificateCheck(total(acceptance), upper, not violations, tuple(violations))
 
 
 def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
@@ -323,83 +308,51 @@ def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     """
     if not pair.rational:
         raise errors.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
-    multipliers = tuple(_rounded(np.maximum(level, 0 * level)) for level in certificate.multipliers)
+    scale = 1 << 40
+    multipliers = tuple(
+        np.maximum(level, 0 * level)
+        if is_exact(level)
+        else np.array([Fraction(round(Fraction(x) * scale), scale) for x in np.maximum(level, 0.0).tolist()])
+        for level in certificate.multipliers
+    )
     return certificate_of(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
 
 
-def _check_exact(pair: ModelPair, certificate: Certificate) -> CertificateCheck:
-    if not pair.rational:
-        raise errors.fail("exact check", got="a problem in floating point", expected="rational probabilities")
+def _flow(pair: ModelPair, acceptance: Levels, multipliers: Levels) -> list[Requirement]:
+    """``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and lambda >= 0."""
+    required: list[Requirement] = [("f of the root misses 1", np.abs(acceptance[0] - 1), None)]
+    for depth in range(1, pair.depth + 1):
+        scaled = (acceptance[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
+        excess = acceptance[depth] - scaled
+        required += [
+            (f"a prefix acceptance probability is negative, level {depth},", -acceptance[depth], None),
+            (f"a prefix acceptance probability exceeds p f of its parent, level {depth},", excess, scaled),
+            (f"a multiplier is negative, level {depth},", -multipliers[depth], None),
+        ]
+    return required
+
+
+def _violated(required: list[Requirement], relative: float = RELATIVE, absolute: float = ABSOLUTE) -> list[str]:
+    """A line for every requirement that an entry violates; NaN does."""
     violations = []
-    if (certificate.ranks.mass < 0).any():
-        violations.append("a rank mass is negative")
-    if any((level < 0).any() for level in certificate.multipliers[1:]):
-        violations.append("a multiplier is negative")
-    legal = exact_certificate(pair, certificate)
-    upper = upper_bound(pair, legal.multipliers, legal.num_paths)
-    return CertificateCheck(total(legal.prefix_acceptance), upper, not violations, tuple(violations))
-
-
-class _Slack:
-    """Collects violations of inequalities ``excess <= absolute + relative * size``."""
-
-    def __init__(self, relative: float, absolute: float) -> None:
-        self.relative, self.absolute = relative, absolute
-        self.violations: list[str] = []
-
-    def require(self, what: str, excess: Array, size: Array | None = None) -> None:
-        """``excess <= 0``, or with the slack of entries of ``size``. NaN counts as a violation."""
-        if size is not None:
-            excess = excess - self.absolute - self.relative * np.abs(size)
-        bad = ~np.asarray(excess <= 0, dtype=bool)
+    for what, excess, size in required:
+        slack = 0 if size is None else absolute + relative * np.abs(size)
+        bad = ~np.asarray(excess - slack <= 0, dtype=bool)
         if bad.any():
             entry = int(np.argmax(bad))
-            self.violations.append(f"{what} by {float(excess[entry]):.3g} at entry {entry}")
-
-    def require_flow(self, pair: ModelPair, acceptance: Levels, multipliers: Levels) -> None:
-        """``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and lambda >= 0."""
-        self.require("f of the root misses 1", np.abs(acceptance[0] - 1))
-        for depth in range(1, pair.depth + 1):
-            scaled = (acceptance[depth - 1][:, None] * pair.target[depth - 1]).reshape(-1)
-            self.require(f"a prefix acceptance probability is negative, level {depth},", -acceptance[depth])
-            what = f"a prefix acceptance probability exceeds p f of its parent, level {depth},"
-            self.require(what, acceptance[depth] - scaled, scaled)
-            self.require(f"a multiplier is negative, level {depth},", -multipliers[depth])
-
-
-def _legal(pair: ModelPair, ranks: RankTable) -> bool:
-    """Does an exact table have exact marginals?"""
-    leaf_mass = pair.draft_paths[-1]
-    rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
-    columns = accumulate(ranks.bin, ranks.mass, len(ranks.edges) - 1)
-    return bool(
-        is_exact(ranks.edges)
-        and (ranks.mass >= 0).all()
-        and (rows == leaf_mass).all()
-        and (columns == np.diff(ranks.edges)).all()
-        and ranks.edges[0] == 0
-    )
+            violations.append(f"{what} by {float((excess - slack)[entry]):.3g} at entry {entry}")
+    return violations
 
 
 def _exact_rows(leaf: npt.NDArray[np.int64], share: npt.NDArray[np.float64], leaf_mass: Array) -> Array:
     """Fractions near ``share * leaf_mass[leaf]`` (shares of a row sum to 1 up to rounding) with exact row sums."""
-    scale = 1 << ROUNDING_BITS
+    scale = 1 << 60
     units = np.array([int(Fraction(value) * scale) for value in share.tolist()], dtype=object)
     by_leaf = np.lexsort((-share, leaf))
     largest = by_leaf[np.flatnonzero(np.diff(leaf[by_leaf], prepend=-1))]
-    used = np.full(leaf_mass.size, 0, dtype=object)
-    np.add.at(used, leaf, units)
-    units[largest] += scale - used[leaf[largest]]
+    units[largest] += scale - add_rows(leaf, units, leaf_mass.size)[leaf[largest]]
     assert (units >= 0).all()
     return np.array([Fraction(int(u), scale) for u in units], dtype=object) * leaf_mass[leaf]
-
-
-def _rounded(values: Array) -> Array:
-    """Fractions: exact input unchanged, floats to the nearest multiple of 2^-40."""
-    if is_exact(values):
-        return values
-    scale = 1 << MULTIPLIER_BITS
-    return np.array([Fraction(round(Fraction(v) * scale), scale) for v in values.tolist()], dtype=object)
 
 
 def _shapes(pair: ModelPair, certificate: Certificate) -> None:

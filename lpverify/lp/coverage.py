@@ -24,17 +24,16 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.drafting.iid_paths import phi
-from lpverify.numerics import Array, Levels, divide, is_exact, ones, total, zeros
+from lpverify.numerics import Array, Levels, divide, ignoring_overflow, ones, total, zeros
 from lpverify.verifiers.rank_measure import mean_density
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
+Edges = tuple[Array, ...]  # run, rise and owner, (rows, edges) each
 
 
 def phi_slope(mass: Any, num_paths: int) -> Any:
     """Derivative ``K (1 - mass)^(K-1)`` of `phi`: the density of the smallest of K uniform ranks."""
-    if is_exact(np.asarray(mass)):
-        return num_paths * (1 - mass) ** (num_paths - 1)
-    return num_paths * np.maximum(1.0 - np.asarray(mass), 0.0) ** (num_paths - 1)
+    return num_paths * np.maximum(1 - mass, 0 * mass) ** (num_paths - 1)
 
 
 def phi_mean_slope(start: Any, width: Any, num_paths: int) -> Any:
@@ -45,12 +44,8 @@ def phi_mean_slope(start: Any, width: Any, num_paths: int) -> Any:
     >>> f"{phi_mean_slope(0.9999, 1e-30, 4) / phi_slope(0.9999, 4):.12f}"
     '1.000000000000'
     """
-    if is_exact(np.asarray(start)):
-        above, below = 1 - start, 1 - start - width
-    else:
-        above = np.maximum(1.0 - np.asarray(start, dtype=np.float64), 0.0)
-        below = np.maximum(above - width, 0.0)
-    return mean_density(below, above, num_paths)
+    above = np.maximum(1 - start, 0 * start)
+    return mean_density(np.maximum(above - width, 0 * width), above, num_paths)
 
 
 def phi_chord(start: Any, width: Any, num_paths: int) -> Any:
@@ -86,9 +81,8 @@ def prefix_acceptance(target: Sequence[Array], caps: Sequence[Array]) -> Levels:
 def node_relaxation(pair: ModelPair, num_paths: int) -> tuple[Any, Levels]:
     """Upper bound that keeps only the coverage constraints of single nodes, ``f(c) <= phi(Q(c))`` (theory 2.6).
 
-    Returns:
-        The bound (a Fraction for a rational pair) and its f, one ``(V**i,)`` array per level. For K = 1 it is the
-        optimum. Raises InputError for K < 1.
+    The bound (a Fraction for a rational pair) and its f, one ``(V**i,)`` array per level. For K = 1 it is the optimum.
+    Raises InputError for K < 1.
 
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
     >>> round(float(node_relaxation(coin, 2)[0]), 12)
@@ -127,48 +121,57 @@ class Hull:
 
 
 def hull(draft_paths: Levels, acceptance: Levels) -> Hull:
-    """Build the `Hull` of Q and f bottom-up.
+    """Build the `Hull` of Q and f bottom-up; ``draft_paths`` and ``acceptance`` hold one array per level 0..L.
 
     A node's hull is the edges of its children's hulls merged by slope; then the node's own point, at the right end,
-    replaces the part of that chain below its tangent. The subtrees of one level are the rows of a matrix of edges.
-
-    Args:
-        draft_paths: Q(c), one ``(V**i,)`` array per level i = 0..L; the root's is not used.
-        acceptance: f(c), likewise.
+    replaces the part of that chain below its tangent. An edge has a run in Q, a rise in f and an owner, the node that
+    it adds; the subtrees of one level are the rows of matrices of edges, in order of falling slope. A replaced edge has
+    run and rise 0.
     """
     sizes = tuple(level.size for level in acceptance[1:])
-    first = np.cumsum((0, *sizes))
-    leaves = sizes[-1]
-    edges = _Edges(
-        run=draft_paths[-1].reshape(leaves, 1),
-        rise=np.maximum(acceptance[-1], 0 * acceptance[-1]).reshape(leaves, 1),
-        owner=(first[-2] + np.arange(leaves)).reshape(leaves, 1),
-    )
+    numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    leaves = draft_paths[-1], np.maximum(acceptance[-1], 0 * acceptance[-1]), numbers[-1]
+    edges: Edges = tuple(part[:, None] for part in leaves)
     for depth in range(len(sizes) - 1, 0, -1):
-        owners = first[depth - 1] + np.arange(sizes[depth - 1])
-        edges = edges.merged(sizes[depth - 1]).capped(acceptance[depth], owners)
-    edges = edges.merged(1)
-    rising = edges.rise[0] > 0
-    run, rise = edges.run[0, rising], edges.rise[0, rising]
-    start = zeros(1, run)
-    return Hull(
-        mass=np.concatenate([start, np.cumsum(run)]),
-        height=np.concatenate([start, np.cumsum(rise)]),
-        owners=edges.owner[0, rising],
-        sizes=sizes,
+        edges = _capped(_merged(edges, sizes[depth - 1]), acceptance[depth], numbers[depth - 1])
+    run, rise, owners = (part[0] for part in _merged(edges, 1))
+    rising = rise > 0
+    mass, height = (np.concatenate([zeros(1, run), np.cumsum(part[rising])]) for part in (run, rise))
+    return Hull(mass, height, owners[rising], sizes)
+
+
+def _merged(edges: Edges, rows: int) -> Edges:
+    """Join the hulls of siblings: sort by slope, edges without mass first."""
+    edges = tuple(part.reshape(rows, -1) for part in edges)
+    with ignoring_overflow():
+        slope = divide(edges[1], edges[0], where_zero=np.inf)
+    order = np.argsort(-slope, axis=1, kind="stable")
+    return tuple(np.take_along_axis(part, order, axis=1) for part in edges)
+
+
+def _capped(edges: Edges, height: Array, owners: npt.NDArray[np.int64]) -> Edges:
+    """Replace, in every row, the tail below the tangent from the row's right end at ``height``."""
+    run, rise, owner = edges
+    edge = zeros((owners.size, 1), height)
+    room = height[:, None] - np.concatenate([edge, np.cumsum(rise, axis=1)], axis=1)
+    right = np.concatenate([np.cumsum(run[:, ::-1], axis=1)[:, ::-1], edge], axis=1)
+    with ignoring_overflow():
+        tangent = divide(room, right, where_zero=np.inf)
+    touch = np.argmin(tangent, axis=1)[:, None]
+    rises = room[:, -1:] > 0
+    stays = (np.arange(run.shape[1]) < touch) | ~rises
+    run, rise = (
+        np.hstack([np.where(stays, part, edge), np.where(rises, np.take_along_axis(own, touch, axis=1), edge)])
+        for part, own in ((run, right), (rise, room))
     )
+    return run, rise, np.hstack([owner, owners[:, None]])
 
 
 def separate(draft_paths: Levels, acceptance: Levels, num_paths: int) -> tuple[Mask, Any]:
-    """Exact separation: the antichain below the root that maximises ``f(A) - phi(Q(A))``.
+    """Exact separation: the antichain below the root that maximises ``f(A) - phi(Q(A))``, and this violation.
 
-    Args:
-        draft_paths, acceptance: as in `hull`.
-        num_paths: K.
-
-    Returns:
-        The antichain, one boolean array per level, and its violation; the empty antichain and 0 when no constraint is
-        violated. Raises InputError for K < 1.
+    One boolean array per level; the empty antichain and 0 when no constraint is violated. ``draft_paths`` and
+    ``acceptance``: as in `hull`. Raises InputError for K < 1.
 
     >>> q = tuple(np.array(level) for level in ([1.0], [0.5, 0.5], [0.25, 0.25, 0.25, 0.25]))
     >>> f = tuple(np.array(level) for level in ([1.0], [0.4, 0.3], [0.4, 0.0, 0.3, 0.0]))
@@ -181,41 +184,3 @@ def separate(draft_paths: Levels, acceptance: Levels, num_paths: int) -> tuple[M
     excess = vertices.height - phi(vertices.mass, num_paths)
     best = int(np.argmax(excess))
     return vertices.antichain(best), excess[best]
-
-
-@dataclass(frozen=True)
-class _Edges:
-    """Hull edges, one row per subtree: run in Q, rise in f, and the node that the edge adds.
-
-    In a row the edges stand in order of falling slope. A replaced edge has run and rise 0. All shapes (rows, edges).
-    """
-
-    run: Array
-    rise: Array
-    owner: npt.NDArray[np.int64]
-
-    def merged(self, rows: int) -> _Edges:
-        """Join the hulls of siblings: sort by slope, edges without mass first."""
-        run, rise, owner = (part.reshape(rows, -1) for part in (self.run, self.rise, self.owner))
-        with np.errstate(over="ignore"):
-            slope = divide(rise, run, where_zero=np.inf)
-        order = np.argsort(-slope, axis=1, kind="stable")
-        return _Edges(*(np.take_along_axis(part, order, axis=1) for part in (run, rise, owner)))
-
-    def capped(self, height: Array, owners: npt.NDArray[np.int64]) -> _Edges:
-        """Replace, in every row, the tail below the tangent from the row's right end at ``height``."""
-        edge = zeros((owners.size, 1), height)
-        left = np.concatenate([edge, np.cumsum(self.rise, axis=1)], axis=1)
-        right = np.concatenate([np.cumsum(self.run[:, ::-1], axis=1)[:, ::-1], edge], axis=1)
-        rise = height[:, None] - left
-        with np.errstate(over="ignore"):
-            tangent = divide(rise, right, where_zero=np.inf)
-        touch = np.argmin(tangent, axis=1)[:, None]
-        rises = rise[:, -1:] > 0
-        stays = (np.arange(self.run.shape[1]) < touch) | ~rises
-        own_run, own_rise = (np.where(rises, np.take_along_axis(part, touch, axis=1), edge) for part in (right, rise))
-        return _Edges(
-            run=np.concatenate([np.where(stays, self.run, edge), own_run], axis=1),
-            rise=np.concatenate([np.where(stays, self.rise, edge), own_rise], axis=1),
-            owner=np.concatenate([self.owner, owners[:, None]], axis=1),
-        )

@@ -6,8 +6,7 @@ r"""The same programs as cvxpy problems, to change in a notebook: add a constrai
     first = program.variables["prefix_acceptance"][1]             # f of the one-token prefixes
     program.with_constraints([first[0] <= 0.1]).solve()           # what if token 0 may pass at most 10% of the time?
 
-Everything is by level, like the tables of a pair: ``prefix_acceptance[i]`` is f on the V^i prefixes of length i.
-Constraints are named and their ``dual_value`` is the multiplier. cvxpy is imported only when a program is built.
+Everything is by level, like the tables of a pair. cvxpy is imported only when a program is built.
 """
 
 from __future__ import annotations
@@ -27,24 +26,19 @@ from lpverify.lp.coverage import phi_mean_slope
 if TYPE_CHECKING:
     import cvxpy
 
-__all__ = [
-    "CvxProgram",
-    "multi_path_program",
-    "single_path_program",
-]
+__all__ = ["CvxProgram", "multi_path_program", "single_path_program"]
 
-
-MAX_TABLE = 1_000_000
-"""Largest number of leaves x bins of `multi_path_program`; the quantile solver keeps its tables sparse."""
+MAX_TABLE = 1_000_000  # leaves x bins of `multi_path_program`; the quantile solver keeps its tables sparse
 
 
 @dataclass(frozen=True)
 class CvxProgram:
-    """A cvxpy problem with its parts by name.
+    """A ``cvxpy.Problem`` with its parts by name.
 
-    ``variables["prefix_acceptance"]`` is a tuple of one ``(V**i,)`` variable per level 0..L. The multi-path program
-    adds ``variables["ranks"]``, shape (leaves, bins), and ``variables["selected"]``, expressions for Q* by level.
-    ``constraints`` maps a name to one constraint or to a tuple with one per level.
+    ``variables["prefix_acceptance"]`` is a tuple of one ``(V**i,)`` variable per level 0..L: f on the prefixes of
+    length i. The multi-path program adds ``variables["ranks"]``, shape (leaves, bins), and ``variables["selected"]``,
+    expressions for Q* by level. ``constraints`` maps a name to one constraint or to a tuple with one per level; their
+    ``dual_value`` is the multiplier.
     """
 
     problem: cvxpy.Problem
@@ -58,7 +52,7 @@ class CvxProgram:
 
     def with_constraints(self, extra: Sequence[Any]) -> CvxProgram:
         """The program with more constraints, on the same variables; they are kept under the name ``"extra"``."""
-        problem = _cvxpy().Problem(self.problem.objective, [*self.problem.constraints, *extra])
+        problem = import_module("cvxpy").Problem(self.problem.objective, [*self.problem.constraints, *extra])
         every = (*self.constraints.get("extra", ()), *extra)
         return replace(self, problem=problem, constraints={**self.constraints, "extra": every})
 
@@ -73,7 +67,7 @@ def single_path_program(problem: ProblemLike) -> CvxProgram:
     1.6
     """
     pair = as_problem(problem).pair.floats
-    return _program(pair, pair.draft_paths)
+    return _program(pair, pair.draft_paths, {}, {})
 
 
 def multi_path_program(
@@ -95,7 +89,7 @@ def multi_path_program(
     Raises:
         InputError: bad edges, or K < 1. SizeError: more than 10^6 table entries.
     """
-    cvxpy = _cvxpy()
+    cvxpy: Any = import_module("cvxpy")
     checked = as_problem(problem, num_paths)
     pair, num_paths = checked.pair.floats, checked.num_paths
     if isinstance(bins, int):
@@ -107,45 +101,33 @@ def multi_path_program(
             raise errors.fail("bins", got=f"{bins}", expected="a number or rising edges from 0 to 1")
     leaf_mass, widths = pair.draft_paths[-1], np.diff(edges)
     if leaf_mass.size * widths.size > MAX_TABLE:
-        raise errors.too_large(
-            "cvxpy program",
-            size=f"{leaf_mass.size} leaves x {widths.size} bins",
-            limit=f"{MAX_TABLE}",
-            instead="use fewer bins or the rank-quantile solver (method 'quantile')",
-        )
+        size = f"{leaf_mass.size} leaves x {widths.size} bins"
+        instead = "use fewer bins or the rank-quantile solver (method 'quantile')"
+        raise errors.too_large("cvxpy program", size=size, limit=f"{MAX_TABLE}", instead=instead)
     ranks = cvxpy.Variable((leaf_mass.size, widths.size), nonneg=True, name="ranks")
     selected = [ranks @ phi_mean_slope(edges[:-1], widths, num_paths)]
     for _ in range(pair.depth):
         selected.insert(0, cvxpy.sum(cvxpy.reshape(selected[0], (-1, pair.vocab_size), order="C"), axis=1))
     rows = cvxpy.sum(ranks, axis=1) == leaf_mass
     columns = cvxpy.sum(ranks, axis=0) == widths * leaf_mass.sum()  # float rows may miss a sum of 1
-    more = {"ranks": ranks, "selected": tuple(selected)}
-    return _program(pair, selected, more, {"rows": rows, "columns": columns})
+    return _program(pair, selected, {"ranks": ranks, "selected": tuple(selected)}, {"rows": rows, "columns": columns})
 
 
-def _cvxpy() -> Any:
-    """The module, imported on first use and without types: a type checker does not see its functions."""
-    return import_module("cvxpy")
-
-
-def _program(
-    pair: ModelPair, caps: Sequence[Any], variables: dict[str, Any] | None = None, more: dict[str, Any] | None = None
-) -> CvxProgram:
+def _program(pair: ModelPair, caps: Sequence[Any], variables: dict[str, Any], more: dict[str, Any]) -> CvxProgram:
     """maximise sum f with f <= ``caps`` by level, and ``more`` constraints on more ``variables``."""
-    cvxpy = _cvxpy()
-    sizes = [pair.vocab_size**i for i in range(pair.depth + 1)]
+    cvxpy: Any = import_module("cvxpy")
     acceptance = tuple(
-        cvxpy.Variable(size, nonneg=True, name=f"prefix_acceptance[{i}]") for i, size in enumerate(sizes)
+        cvxpy.Variable(pair.vocab_size**i, nonneg=True, name=f"prefix_acceptance[{i}]") for i in range(pair.depth + 1)
     )
     target = tuple(
         cvxpy.reshape(below, rows.shape, order="C") <= cvxpy.multiply(rows, cvxpy.reshape(f, (len(rows), 1), order="C"))
         for f, below, rows in zip(acceptance, acceptance[1:], pair.target, strict=False)
     )
     draft = tuple(f <= cap for f, cap in zip(acceptance[1:], caps[1:], strict=True))
-    constraints = {"root": acceptance[0] == 1, "target": target, "draft": draft, **(more or {})}
+    constraints = {"root": acceptance[0] == 1, "target": target, "draft": draft, **more}
     every = [c for part in constraints.values() for c in (part if isinstance(part, tuple) else (part,))]
     problem = cvxpy.Problem(cvxpy.Maximize(cvxpy.sum(cvxpy.hstack(list(acceptance)))), every)
-    return CvxProgram(problem, {"prefix_acceptance": acceptance, **(variables or {})}, constraints)
+    return CvxProgram(problem, {"prefix_acceptance": acceptance, **variables}, constraints)
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,7 @@ from lpverify.core.results import LpSolution, RankTable, RefinementStep
 from lpverify.lp import certify, highs
 from lpverify.lp.bins import IntVector, Vector
 from lpverify.lp.coverage import phi_mean_slope
-from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, split_levels
+from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, flow_multipliers
 from lpverify.numerics import Levels
 
 MAX_ENTRIES = 400_000
@@ -35,7 +35,7 @@ def solve(
     time_limit: float | None = None,
     progress: Callable[[RefinementStep], None] | None = None,
 ) -> LpSolution:
-    """The optimum by HiGHS's interior point without crossover; bins are cut where the heights of the leaves jump.
+    """The optimum by HiGHS's interior point; bins are cut where the heights of the leaves jump.
 
     Arguments and result are those of `quantile.solve`. ``status`` is "stalled" when HiGHS's own precision (about 1e-7)
     keeps the bounds further apart than ``tolerance``. Raises SizeError when leaves x bins exceed 400,000.
@@ -45,59 +45,39 @@ def solve(
     pair = pair.floats
     leaves = pair.draft_paths[-1].size
     edges = np.linspace(0.0, 1.0, FIRST_BINS + 1)
+    if leaves * FIRST_BINS > MAX_ENTRIES:
+        size = f"{leaves * FIRST_BINS:,} table entries"
+        raise errors.too_large(
+            "dense rank-quantile program", size=size, limit=f"{MAX_ENTRIES:,}", instead="use the method quantile"
+        )
     bounds = certify.Bounds(pair, num_paths)
     steps: list[RefinementStep] = []
     status = ""
     while not status:
         bins = len(edges) - 1
-        if leaves * bins > MAX_ENTRIES:
-            if steps:
-                status = "stalled"
-                break
-            raise errors.too_large(
-                "dense rank-quantile program",
-                size=f"{leaves * bins:,} table entries",
-                limit=f"{MAX_ENTRIES:,}",
-                instead="use the method quantile",
-            )
         leaf, column = np.repeat(np.arange(leaves), bins), np.tile(np.arange(bins), leaves)
-        point = highs.solve(program(pair, num_paths, edges, leaf, column), method="ipm", crossover=False)
+        point = highs.solve(program(pair, num_paths, edges, leaf, column), method="ipm")
         bounds.see_ranks(RankTable(edges, leaf, column, point.x[2 * pair.nodes :] * pair.draft_paths[-1][leaf]))
-        bounds.see_multipliers(split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0))
+        bounds.see_multipliers(flow_multipliers(pair, point))
         steps.append(RefinementStep(bins, leaf.size, bounds.lower, bounds.upper, time.perf_counter() - began))
         if progress is not None:
             progress(steps[-1])
-        new_edges = with_jumps(pair, bounds.multipliers, edges, bounds.gap)
+        edges = with_jumps(pair, bounds.multipliers, edges, bounds.gap)
         if bounds.gap <= tolerance:
             status = "optimal"
         elif time_limit is not None and time.perf_counter() - began > time_limit:
             status = "time_limit"
-        elif len(steps) == MAX_ROUNDS or len(new_edges) == len(edges):
+        elif len(steps) == MAX_ROUNDS or len(edges) - 1 == bins or leaves * (len(edges) - 1) > MAX_ENTRIES:
             status = "stalled"
-        edges = new_edges
-    return certify.bounded(
-        bounds.lower,
-        bounds.upper,
-        status=status,
-        method="dense rank-quantile (HiGHS)",
-        began=began,
-        certificate=bounds.certificate(),
-        refinement_steps=tuple(steps),
-    )
+    return bounds.solution(steps, status=status, method="dense rank-quantile (HiGHS)", began=began)
 
 
 def program(pair: ModelPair, num_paths: int, edges: Vector, leaf: IntVector, column: IntVector) -> highs.LinearProgram:
-    """The rank-quantile program on the table entries (leaf[e], column[e]).
+    """The rank-quantile program on the table entries (leaf[e], column[e]), (E,), at least one for every leaf.
 
     Columns: f and M of every node below the root, then t = T(leaf, b) / Q(leaf) of every entry. Rows, in this order:
     ``f(cx) - p f(c) <= p(x|root) [c = root]``; ``f - M <= 0``; ``M(c) - sum_x M(cx) = 0``, at a leaf ``M(leaf) - sum_b
-    phibar_b T(leaf, b) = 0``; ``sum_b t = 1``; ``sum_leaf Q t = width``.
-
-    Args:
-        pair: float tables.
-        num_paths: K.
-        edges: of the bins, (B+1,), from 0 to 1.
-        leaf, column: leaf and bin of every entry, (E,); every leaf needs one.
+    phibar_b T(leaf, b) = 0``; ``sum_b t = 1``; ``sum_leaf Q t = width``. ``edges`` of the bins: (B+1,), from 0 to 1.
     """
     nodes, bins, entries = pair.nodes, len(edges) - 1, np.arange(leaf.size)
     mass = pair.draft_paths[-1]
@@ -107,24 +87,18 @@ def program(pair: ModelPair, num_paths: int, edges: Vector, leaf: IntVector, col
     of_leaf = sparse.coo_array((-slopes[column] * mass[leaf], at_leaf), shape=(nodes, leaf.size))
     share = sparse.coo_array((np.ones(leaf.size), (leaf, entries)), shape=(mass.size, leaf.size))
     width = sparse.coo_array((mass[leaf], (column, entries)), shape=(bins, leaf.size))
-    matrix = sparse.block_array(
-        [
-            [flow_matrix(pair), None, None],
-            [identity, -identity, None],
-            [None, identity - child_matrix(pair), of_leaf],
-            [None, None, share],
-            [None, None, width],
-        ]
-    )
+    carry = identity - child_matrix(pair)
+    rows = [
+        [flow_matrix(pair), None, None],
+        [identity, -identity, None],
+        [None, carry, of_leaf],
+        [None, None, share],
+        [None, None, width],
+    ]
     upper = np.concatenate([flow_bounds(pair), np.zeros(2 * nodes), np.ones(mass.size), np.diff(edges)])
-    return highs.LinearProgram(
-        objective=np.concatenate([np.ones(nodes), np.zeros(nodes + leaf.size)]),
-        matrix=matrix,
-        row_lower=np.concatenate([np.full(2 * nodes, -np.inf), upper[2 * nodes :]]),
-        row_upper=upper,
-        lower=np.zeros(2 * nodes + leaf.size),
-        upper=np.full(2 * nodes + leaf.size, np.inf),
-    )
+    lower = np.concatenate([np.full(2 * nodes, -np.inf), upper[2 * nodes :]])
+    objective = np.repeat([1.0, 0.0], [nodes, nodes + leaf.size])
+    return highs.LinearProgram(objective, sparse.block_array(rows), lower, upper)
 
 
 def with_jumps(pair: ModelPair, multipliers: Levels, edges: Vector, gap: float) -> Vector:

@@ -9,56 +9,32 @@ Row = dict[int, Fraction]
 
 
 def solve_square(rows: Sequence[Row], right: Sequence[Fraction]) -> list[Fraction] | None:
-    """Solve ``sum_j rows[i][j] x_j = right[i]``, i, j < n, by Gaussian elimination.
+    """Solve ``sum_j rows[i][j] x_j = right[i]``, i, j < n, by Gaussian elimination; None when the matrix is singular.
 
     The pivot is in a shortest row, and there in the rarest column (Markowitz). This removes the two-entry rows
     ``f(cx) = p f(c)`` of a prefix tree before anything fills in.
 
-    Args:
-        rows: nonzero entries by column, n of them.
-        right: right sides, (n,).
-
-    Returns:
-        x, (n,), or None when the matrix is singular.
-
     >>> solve_square([{0: Fraction(2), 1: Fraction(1)}, {0: Fraction(1)}], [Fraction(4), Fraction(1)])
     [Fraction(1, 1), Fraction(2, 1)]
     """
-    size = len(rows)
-    work = [{j: value for j, value in row.items() if value} for row in rows]
-    values = list(right)
-    holders: list[set[int]] = [set() for _ in range(size)]
-    for i, row in enumerate(work):
-        for j in row:
-            holders[j].add(i)
-    open_rows = set(range(size))
+    work, values = [{j: entry for j, entry in row.items() if entry} for row in rows], list(right)
+    left = list(range(len(work)))
     pivots: list[tuple[int, int]] = []
-    while open_rows:
-        at = min(open_rows, key=lambda i: len(work[i]))
+    while left:
+        at = min(left, key=lambda i: len(work[i]))
+        left.remove(at)
         if not work[at]:
             return None
-        column = min(work[at], key=lambda j: len(holders[j]))
-        open_rows.remove(at)
+        column = min(work[at], key=lambda j: sum(j in work[i] for i in left))
         pivots.append((at, column))
-        pivot = work[at]
-        for j in pivot:
-            holders[j].discard(at)
-        for i in list(holders[column]):
-            factor = work[i].pop(column) / pivot[column]
-            holders[column].discard(i)
-            for j, value in pivot.items():
-                if j == column:
-                    continue
-                entry = work[i].get(j, 0) - factor * value
-                if entry:
-                    work[i][j] = entry
-                    holders[j].add(i)
-                elif j in work[i]:
-                    del work[i][j]
-                    holders[j].discard(i)
-            values[i] -= factor * values[at]
-    solution = [Fraction(0)] * size
+        for i in left:
+            if column in work[i]:
+                factor = work[i][column] / work[at][column]
+                changed = {j: work[i].get(j, 0) - factor * entry for j, entry in work[at].items()}
+                work[i] = {j: entry for j, entry in (work[i] | changed).items() if entry}
+                values[i] -= factor * values[at]
+    solution = [Fraction(0)] * len(work)
     for at, column in reversed(pivots):
-        others = sum((value * solution[j] for j, value in work[at].items() if j != column), start=Fraction(0))
+        others = sum((entry * solution[j] for j, entry in work[at].items() if j != column), start=Fraction(0))
         solution[column] = (values[at] - others) / work[at][column]
     return solution

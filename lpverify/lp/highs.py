@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import highspy
 import numpy as np
@@ -22,30 +21,28 @@ class SolverError(RuntimeError):
 class LinearProgram:
     """maximise ``objective @ x``  subject to  ``row_lower <= matrix @ x <= row_upper``, ``lower <= x <= upper``.
 
-    Shapes: ``matrix`` (m, n), row bounds (m,), the others (n,). Infinite bounds are ``-inf`` / ``inf``.
+    Shapes: ``matrix`` (m, n), row bounds (m,), the others (n,); a number is a bound that all share. Infinite bounds are
+    ``-inf`` / ``inf``.
     """
 
     objective: Vector
     matrix: sparse.sparray
-    row_lower: Vector
+    row_lower: Vector | float
     row_upper: Vector
-    lower: Vector
-    upper: Vector
+    lower: Vector | float = 0.0
+    upper: Vector | float = np.inf
 
 
 @dataclass(frozen=True)
 class LpPoint:
-    """The point that HiGHS returned.
+    """The point that HiGHS returned; unless ``status`` is "optimal" its last iterate, to be repaired and certified.
 
     ``row_duals[i]`` is the derivative of the optimum with respect to the bound that row i touches: nonnegative at an
     upper bound, nonpositive at a lower one, as in textbooks for a maximum. ``basic_columns`` and ``basic_rows`` mark
-    the basis of a vertex; without a basis (no crossover) all are False.
-
-    ``status`` is ``"optimal"``, ``"iteration_limit"`` or ``"imprecise"``. In the last two cases the vectors are the
-    last iterate: repair and certify them before use.
+    the basis of a vertex; the interior-point method has none, all are False.
     """
 
-    status: str
+    status: str  # "optimal", "iteration_limit" or "imprecise"
     objective: float
     x: Vector
     row_duals: Vector
@@ -72,21 +69,14 @@ class _QuietHighs(highspy.Highs):
 class Model:
     """A program held by HiGHS. Rows may be added between solves; the simplex method then starts warm."""
 
-    def __init__(
-        self,
-        program: LinearProgram,
-        *,
-        method: Literal["simplex", "ipm"] = "simplex",
-        crossover: bool = True,
-        tolerance: float | None = None,
-    ) -> None:
+    def __init__(self, program: LinearProgram, *, method: str = "simplex", tolerance: float | None = None) -> None:
         """Pass the program to HiGHS. Raises SolverError when it refuses the program or an option.
 
-        ``crossover``: let the interior-point method end in a vertex. ``tolerance``: of primal and dual feasibility and
-        optimality; None keeps HiGHS's 1e-7.
+        ``method``: "simplex", or "ipm", an interior-point method that does not end in a vertex. ``tolerance``: of
+        primal and dual feasibility and optimality; None keeps HiGHS's.
         """
         self._highs = _QuietHighs()  # type: ignore[no-untyped-call]
-        options: dict[str, str | float] = {"solver": method, "run_crossover": "on" if crossover else "off"}
+        options: dict[str, str | float] = {"solver": method, "run_crossover": "off"}
         if tolerance is not None:
             names = ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "ipm_optimality_tolerance")
             options |= dict.fromkeys(names, tolerance)
@@ -94,22 +84,22 @@ class Model:
             self._check(f"option {option}", self._highs.setOptionValue(option, value))
         matrix = sparse.csc_array(program.matrix)
         rows, columns = matrix.shape
-        assert program.objective.shape == program.lower.shape == program.upper.shape == (columns,)
-        assert program.row_lower.shape == program.row_upper.shape == (rows,)
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = columns, rows
         lp.sense_ = highspy.ObjSense.kMaximize
-        lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.objective, program.lower, program.upper
-        lp.row_lower_, lp.row_upper_ = program.row_lower, program.row_upper
+        lp.col_cost_ = program.objective
+        lp.col_lower_, lp.col_upper_ = (np.broadcast_to(x, columns) for x in (program.lower, program.upper))
+        lp.row_lower_, lp.row_upper_ = (np.broadcast_to(x, rows) for x in (program.row_lower, program.row_upper))
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
         self._check("passModel", self._highs.passModel(lp))
 
-    def add_rows(self, matrix: sparse.sparray, row_lower: Vector, row_upper: Vector) -> None:
-        """Append rows; ``matrix`` (r, n), bounds (r,)."""
+    def add_rows(self, matrix: sparse.sparray, row_upper: Vector) -> None:
+        """Append rows ``matrix @ x <= row_upper``; ``matrix`` (r, n)."""
         rows = sparse.csr_array(matrix)
         start, index = rows.indptr[:-1].astype(np.int32), rows.indices.astype(np.int32)
-        status = self._highs.addRows(rows.shape[0], row_lower, row_upper, rows.nnz, start, index, rows.data)
+        lower = np.full(len(row_upper), -np.inf)
+        status = self._highs.addRows(len(row_upper), lower, row_upper, rows.nnz, start, index, rows.data)
         self._check("addRows", status)
 
     def start_from(self, basic_columns: Flags, basic_rows: Flags) -> None:
@@ -127,20 +117,13 @@ class Model:
         solution, basis = self._highs.getSolution(), self._highs.getBasis()
         if status not in _STATUS or not solution.value_valid or not solution.dual_valid:
             raise SolverError(f"HiGHS ended with status {self._highs.modelStatusToString(status)} and no point to use")
-
-        def basic(statuses: list[highspy.HighsBasisStatus], count: int) -> Flags:
-            if not basis.valid:
-                return np.zeros(count, dtype=bool)
-            return np.fromiter((s == highspy.HighsBasisStatus.kBasic for s in statuses), dtype=bool, count=count)
-
-        return LpPoint(
-            status=_STATUS[status],
-            objective=float(self._highs.getInfo().objective_function_value),
-            x=np.array(solution.col_value),
-            row_duals=np.array(solution.row_dual),
-            basic_columns=basic(basis.col_status, self._highs.getNumCol()),
-            basic_rows=basic(basis.row_status, self._highs.getNumRow()),
+        basic_columns, basic_rows = (
+            np.array([basis.valid and s == highspy.HighsBasisStatus.kBasic for s in statuses], dtype=bool)
+            for statuses in (basis.col_status, basis.row_status)
         )
+        objective = float(self._highs.getInfo().objective_function_value)
+        x, row_duals = np.array(solution.col_value), np.array(solution.row_dual)
+        return LpPoint(_STATUS[status], objective, x, row_duals, basic_columns, basic_rows)
 
     @staticmethod
     def _check(what: str, status: highspy.HighsStatus) -> None:
@@ -148,19 +131,11 @@ class Model:
             raise SolverError(f"HiGHS refused {what}")
 
 
-def solve(
-    program: LinearProgram,
-    *,
-    method: Literal["simplex", "ipm"] = "simplex",
-    crossover: bool = True,
-    tolerance: float | None = None,
-) -> LpPoint:
+def solve(program: LinearProgram, *, method: str = "simplex", tolerance: float | None = None) -> LpPoint:
     """Solve once, with the options of `Model`.
 
-    >>> program = LinearProgram(np.array([1.0, 2.0]), sparse.csr_array(np.array([[1.0, 1.0]])), np.array([-np.inf]),
-    ...                         np.array([1.0]), np.zeros(2), np.full(2, np.inf))
-    >>> point = solve(program)
+    >>> point = solve(LinearProgram(np.array([1.0, 2.0]), sparse.csr_array(np.ones((1, 2))), -np.inf, np.ones(1)))
     >>> point.status, point.objective, point.x.tolist(), point.row_duals.tolist()
     ('optimal', 2.0, [0.0, 1.0], [2.0])
     """
-    return Model(program, method=method, crossover=crossover, tolerance=tolerance).solve()
+    return Model(program, method=method, tolerance=tolerance).solve()

@@ -1,15 +1,8 @@
 r"""Draft depth 1: the multi-path optimum in closed form (theory 2.6).
 
-At L = 1 an antichain is a set of tokens H, and the program
-
-    maximise 1 + sum_x f(x)   s.t.  0 <= f <= p,  f(H) <= phi(q(H)) for every set H,    phi(s) = 1 - (1-s)^K
-
-is the maximum of a linear function over a polymatroid cut by a box, so by polymatroid duality its value is
-
-    LP = 1 + min over H of [1 - p(H) + phi(q(H))].
-
-phi is concave, so the minimum is at a prefix H of the tokens ordered by p/q descending: sorting gives the value, and
-the multipliers ``lambda(x) = 1`` outside H, 0 inside prove it.
+At L = 1 an antichain is a set H of tokens, and by polymatroid duality the optimum is ``1 + min over H of [1 - p(H) +
+phi(q(H))]``, ``phi(s) = 1 - (1-s)^K``. phi is concave, so the minimum is at a prefix H of the tokens ordered by p/q
+descending: sorting gives the value, and the multipliers ``lambda(x) = 1`` outside H, 0 inside prove it.
 
 Reference: Khisti et al. 2024 (arXiv 2410.18234); Thomas & Pal 2025 (arXiv 2511.15898), one-step optimal transport.
 """
@@ -31,14 +24,9 @@ from lpverify.numerics import Array, divide, zeros
 
 
 def best_set(target: Array, draft: Array, num_paths: int) -> tuple[Any, npt.NDArray[np.int64]]:
-    """``min over H of [1 - p(H) + phi(q(H))]`` for one position, and the tokens of a minimising H.
+    """``min over H of [1 - p(H) + phi(q(H))]``, the optimal acceptance probability, and the tokens of a minimising H.
 
-    Args:
-        target, draft: rows p and q, (V,), float64 or Fraction.
-        num_paths: K.
-
-    Returns:
-        The minimum, which is the optimal acceptance probability, and the token ids of H.
+    ``target`` and ``draft``: rows p and q, (V,), float64 or Fraction.
 
     >>> value, tokens = best_set(np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1]), 2)
     >>> round(float(value), 12), tokens.tolist()
@@ -48,17 +36,14 @@ def best_set(target: Array, draft: Array, num_paths: int) -> tuple[Any, npt.NDAr
     ratio = np.where((target == 0) & (draft == 0), 0 * target, ratio)
     order = np.argsort(-ratio, kind="stable")
     start = zeros(1, target)
-    inside = np.concatenate([start, np.cumsum(target[order])])
-    covered = phi(np.concatenate([start, np.cumsum(draft[order])]), num_paths)
-    values = 1 - inside + covered
+    inside, covered = (np.concatenate([start, np.cumsum(row[order])]) for row in (target, draft))
+    values = 1 - inside + phi(covered, num_paths)
     best = int(np.argmin(values))
     return values[best], order[:best]
 
 
 def solve(pair: ModelPair, num_paths: int) -> LpSolution:
-    """The optimum for L = 1, exact for a rational pair.
-
-    Raises InputError for a deeper pair or K < 1.
+    """The optimum for L = 1, exact for a rational pair. Raises InputError for a deeper pair or K < 1.
 
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
     >>> round(solve(coin, 2).value, 12)

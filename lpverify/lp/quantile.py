@@ -150,15 +150,7 @@ class _Search(certify.Bounds):
             elif without_gain == STALLED_STEPS:
                 status = "stalled"
             if status:
-                return certify.bounded(
-                    self.lower,
-                    self.upper,
-                    status=status,
-                    method="rank-quantile",
-                    began=self.began,
-                    certificate=self.certificate(),
-                    refinement_steps=tuple(self.steps),
-                )
+                return self.solution(self.steps, status=status, method="rank-quantile", began=self.began)
             if excluded > 0.3 * self.gap:
                 reach *= 5.0
             last = self.heights(self.last_multipliers)

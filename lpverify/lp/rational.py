@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,14 +32,9 @@ from lpverify.lp.elimination import Row, solve_square
 from lpverify.lp.single_path import split_levels
 from lpverify.numerics import Array, Levels, as_float, total, zeros
 
-MAX_VERTEX_NODES = 400
-"""Beyond this the basis is not solved exactly; the certificate passed in is turned into rational bounds instead."""
-
-MAX_VERTICES = 30
-"""Bases that are solved exactly in one search; two or three are usual."""
-
-REACH = 1e7
-"""A scaled quantity beyond this is far from changing its sign in one refinement."""
+MAX_VERTEX_NODES = 400  # beyond, the basis is not solved exactly
+MAX_VERTICES = 30  # bases that are solved exactly in one search; two or three are usual
+REACH = 1e7  # a scaled quantity beyond this is far from changing its sign in one refinement
 
 Mask = npt.NDArray[np.bool_]
 
@@ -48,19 +44,13 @@ def exact_optimum(
 ) -> LpSolution:
     """The optimum of a rational pair as a fraction where it can be proved, else rational lower and upper bounds.
 
-    Args:
-        pair: rational target and draft tables.
-        num_paths: K.
-        start: certificate of a good float solution; shortens the search, and is needed beyond 400 nodes.
-        time_limit: seconds after which no further basis is tried.
+    ``start``: certificate of a good float solution; shortens the search, and is needed beyond 400 nodes, where it gives
+    the bounds. ``time_limit``: seconds after which no further basis is tried.
 
-    Returns:
-        The solution. ``exact`` is set only when lower and upper bound are equal fractions; ``exact_bounds`` always is.
-        ``details`` holds the exact ``prefix_acceptance`` and ``multipliers`` that the search found, which
-        `certify.check_coverage` checks without any solver.
-
-    Raises:
-        InputError: a float pair, or K < 1. SizeError: beyond 400 nodes without a start.
+    ``exact`` of the solution is set only when lower and upper bound are equal fractions; ``exact_bounds`` always is.
+    ``details`` holds the exact ``prefix_acceptance`` and ``multipliers`` that the search found, which
+    `certify.check_coverage` checks without any solver. Raises InputError for a float pair or K < 1, SizeError beyond
+    400 nodes without a start.
 
     >>> coin = ModelPair.from_levels([[[Fraction(1, 4), Fraction(3, 4)]]], [[[Fraction(3, 5), Fraction(2, 5)]]])
     >>> exact_optimum(coin, 2).exact
@@ -71,7 +61,7 @@ def exact_optimum(
     if not pair.rational:
         raise errors.fail("exact optimum", got="a problem in floating point", expected="rational probabilities")
     lower, upper = Fraction(1), Fraction(pair.depth + 1)
-    details: dict[str, Levels] = {}
+    method, details = "rational bounds of a certificate", None
     if start is not None:
         checked = certify.check(pair, start, exact=True)
         assert checked.valid, checked.violations
@@ -80,23 +70,15 @@ def exact_optimum(
         rows = CoverageRows(pair, num_paths)
         if start is not None:
             rows.add(level_sets(pair, start.multipliers))
+        method = "exact vertex"
         lower, upper, details = _search(rows, lower, upper, began + time_limit)
     elif start is None:
-        raise errors.too_large(
-            "exact optimum",
-            size=f"{pair.nodes} nodes",
-            limit=f"{MAX_VERTEX_NODES}",
-            instead="pass the certificate of a float solution for rational bounds",
-        )
-    return certify.bounded(
-        lower,
-        upper,
-        status="optimal" if lower == upper else "stalled",
-        method="exact vertex" if pair.nodes <= MAX_VERTEX_NODES else "rational bounds of a certificate",
-        began=began,
-        certificate=start,
-        details=details or None,
-    )
+        instead = "pass the certificate of a float solution for rational bounds"
+        size, limit = f"{pair.nodes} nodes", f"{MAX_VERTEX_NODES}"
+        raise errors.too_large("exact optimum", size=size, limit=limit, instead=instead)
+    fields: dict[str, Any] = {"certificate": start, "details": details or None}
+    status = "optimal" if lower == upper else "stalled"
+    return certify.bounded(lower, upper, status=status, method=method, began=began, **fields)
 
 
 def _search(
@@ -152,14 +134,13 @@ def _converge(rows: CoverageRows, deadline: float) -> highs.LpPoint:
         if not new or time.perf_counter() > deadline:
             return point
         added = sparse.csr_array(np.array(rows.pool[-new:], dtype=np.float64))
-        model.add_rows(added, np.full(new, -np.inf), phi(added @ draft, rows.num_paths))
+        model.add_rows(added, phi(added @ draft, rows.num_paths))
 
 
 def level_sets(pair: ModelPair, multipliers: Levels) -> Mask:
     """The antichains that carry the dual: for each value t > 0 the nodes where the summed prices first reach t.
 
-    Returns:
-        Shape (antichains, nodes), nodes breadth-first; at most one antichain per node.
+    Shape (antichains, nodes), nodes breadth-first; at most one antichain per node.
     """
     along = [np.zeros(1)]
     for level in certify.path_prices(pair.floats, tuple(as_float(level) for level in multipliers))[1:]:
@@ -208,8 +189,7 @@ class CoverageRows:
         """All rows in floating point."""
         rows = sparse.csr_array(np.array(self.pool, dtype=np.float64))
         program = reference.coverage_program(self.pair.floats, rows, self.num_paths)
-        program.upper[self.draft == 0] = 0.0
-        return program
+        return replace(program, upper=np.where(self.draft == 0, 0.0, np.inf))
 
     def entries(self, row: int) -> Row:
         """Coefficients of a row."""
@@ -231,12 +211,9 @@ class CoverageRows:
         basic, tight = np.flatnonzero(basic_columns), np.flatnonzero(~basic_rows)
         if len(tight) != len(basic):
             return None
-        position = {int(column): k for k, column in enumerate(basic)}
+        position = {column: k for k, column in enumerate(basic.tolist())}
         rows = [{position[j]: v for j, v in self.entries(row).items() if j in position} for row in tight.tolist()]
-        columns: list[Row] = [{} for _ in basic]
-        for i, row in enumerate(rows):
-            for j, value in row.items():
-                columns[j][i] = value
+        columns = [{i: row[j] for i, row in enumerate(rows) if j in row} for j in position.values()]
         primal = solve_square(rows, [self.right(row) for row in tight.tolist()])
         dual = solve_square(columns, [Fraction(1)] * len(basic))
         if primal is None or dual is None:
@@ -254,14 +231,16 @@ class CoverageRows:
         become equations; columns of clearly negative reduced cost stay 0.
         """
         program = self.program()
-        slack = self._slacks(vertex, program)
-        wrong = [float(v) for v in (*slack.values(), *vertex.x) if v < 0]
-        scale = Fraction(-1 / min(wrong)) if wrong else Fraction(1)
+        small = np.flatnonzero(program.row_upper - program.matrix @ as_float(vertex.x) < 1e-6)  # the others: no limit
+        slack = {
+            row: self.right(row) - sum((v * vertex.x[j] for j, v in self.entries(row).items()), start=Fraction(0))
+            for row in small.tolist()
+        }
+        scale = _magnification([*slack.values(), *vertex.x])
         cost = np.full(self.pair.nodes, Fraction(1), dtype=object) - self.combine(vertex.tight, vertex.duals)
         closed = self.draft == 0  # x = 0 whatever its cost
         cost[closed] = Fraction(0)
-        wrong = [float(v) for v in (*vertex.duals, *-cost) if v < 0]
-        cost_scale = Fraction(-1 / min(wrong)) if wrong else Fraction(1)
+        cost_scale = _magnification([*vertex.duals, *-cost])
         sure = as_float(vertex.duals) * float(cost_scale) > REACH
         fixed = (as_float(cost) * float(cost_scale) < -REACH) | closed
         gain = as_float((cost + self.combine(vertex.tight[~sure], vertex.duals[~sure])) * cost_scale)
@@ -271,14 +250,10 @@ class CoverageRows:
         equation = np.zeros(room.size, dtype=bool)
         equation[vertex.tight[sure]] = True
         below = -as_float(vertex.x * scale)
-        return highs.LinearProgram(
-            objective=np.where(fixed, 0.0, gain),
-            matrix=program.matrix,
-            row_lower=np.where(equation, 0.0, -np.inf),
-            row_upper=np.where(equation, 0.0, np.where(room > REACH, np.inf, room)),
-            lower=np.where(fixed, 0.0, np.where(below < -REACH, -np.inf, below)),
-            upper=np.where(fixed, 0.0, np.inf),
-        )
+        row_upper = np.where(equation, 0.0, np.where(room > REACH, np.inf, room))
+        lower = np.where(fixed, 0.0, np.where(below < -REACH, -np.inf, below))
+        bounds = np.where(equation, 0.0, -np.inf), row_upper, lower, np.where(fixed, 0.0, np.inf)
+        return highs.LinearProgram(np.where(fixed, 0.0, gain), program.matrix, *bounds)
 
     def combine(self, rows: npt.NDArray[np.int64], weights: Array) -> Array:
         """``sum_i weights[i] * row i`` as a vector over the nodes."""
@@ -288,10 +263,8 @@ class CoverageRows:
                 result[column] += weight * value
         return result
 
-    def _slacks(self, vertex: Vertex, program: highs.LinearProgram) -> dict[int, Fraction]:
-        """Exact slack of every row whose slack is small in floating point."""
-        small = np.flatnonzero(program.row_upper - program.matrix @ as_float(vertex.x) < 1e-6)
-        return {
-            row: self.right(row) - sum((v * vertex.x[j] for j, v in self.entries(row).items()), start=Fraction(0))
-            for row in small.tolist()
-        }
+
+def _magnification(values: list[Fraction]) -> Fraction:
+    """The scale at which the most negative value is -1; 1 if none is negative."""
+    worst = min(map(float, values))
+    return Fraction(-1 / worst) if worst < 0 else Fraction(1)

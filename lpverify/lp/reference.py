@@ -1,24 +1,12 @@
 r"""Reference formulations of the multi-path program, for small trees and for teaching (theory 2.2, 2.3).
 
-Two formulations that share no code for the coverage of draft paths and must agree:
+Two formulations that share no code for the coverage of draft paths and must agree. Both maximise ``sum_c f(c)``
+subject to ``f(root) = 1`` and ``0 <= f(cx) <= p(x|c) f(c)``:
 
-* `solve_antichains`: the constraints of all antichains A below the root, written out.
-
-      maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),
-                                   f(A) <= phi(Q(A))  for every antichain A,   phi(s) = 1 - (1-s)^K
-
-  A subtree of depth i has a_i antichains, the empty one included: a_0 = 2, ``a_{i+1} = 1 + a_i^V``.
-  `solve_by_cuts` adds the violated ones only, found exactly by `coverage.hull`. It is correct at any size but needs
-  many rounds beyond some hundred nodes; use the rank-quantile solver (`lpverify.lp.quantile`) there.
-
-* `solve_flow`: a flow from every multiset m of K drafted leaves, of probability Pr(m), to the nodes where it may stop.
-
-      maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),
-                f(c) - sum_x f(cx) = sum_m flow(m, c)      for every node c below the root,
-                sum_{c covered by m, not the root} flow(m, c) <= Pr(m),     flow >= 0
-
-  The rest of Pr(m) stops at the root. By max-flow = min-cut a flow exists exactly when f meets all antichain
-  constraints. The number of variables grows like V^(L K).
+* `solve_antichains`: ``f(A) <= phi(Q(A))`` for every antichain A below the root, ``phi(s) = 1 - (1-s)^K``. A subtree of
+  depth i has a_i antichains, the empty one included: a_0 = 2, ``a_{i+1} = 1 + a_i^V``. `solve_by_cuts` adds the
+  violated ones only, found exactly by `coverage.hull`; correct at any size, but slow beyond some hundred nodes.
+* `solve_flow`: a flow from every multiset of K drafted leaves to the nodes where it may stop; about V^(L K) variables.
 
 Reference: Thomas & Pal 2026 (arXiv 2602.16961).
 """
@@ -27,6 +15,7 @@ from __future__ import annotations
 
 import time
 from math import comb
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +29,13 @@ from lpverify.drafting import iid_paths
 from lpverify.drafting.iid_paths import phi
 from lpverify.lp import certify, highs
 from lpverify.lp.coverage import hull, prefix_acceptance
-from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, split_levels
+from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, flow_multipliers, split_levels
 from lpverify.numerics import Levels, total
 
 MAX_ANTICHAINS = 100_000
 MAX_CUT_NODES = 5_000
-MAX_FLOWS = 200_000
-"""Largest number of flow variables, counted as multisets x K x L."""
+MAX_FLOWS = 200_000  # counted as multisets x K x L
+INSTEAD = "use the rank-quantile formulation (method 'quantile')"
 
 CUTS_PER_ROUND = 200
 VIOLATION = 2e-10
@@ -71,27 +60,25 @@ def solve_antichains(pair: ModelPair, num_paths: int) -> LpSolution:
     while depth < pair.depth and subtree < MAX_ANTICHAINS:  # the exact number may have millions of digits
         subtree, depth = 1 + subtree**pair.vocab_size, depth + 1
     if subtree >= MAX_ANTICHAINS or subtree**pair.vocab_size > MAX_ANTICHAINS:
-        raise errors.too_large(
-            "antichain program",
-            size=f"the number of antichains for V = {pair.vocab_size}, L = {pair.depth}",
-            limit=f"{MAX_ANTICHAINS}",
-            instead="use the rank-quantile formulation (method 'quantile') or cutting planes",
-        )
+        size = f"the number of antichains for V = {pair.vocab_size}, L = {pair.depth}"
+        instead = f"{INSTEAD} or cutting planes"
+        raise errors.too_large("antichain program", size=size, limit=f"{MAX_ANTICHAINS}", instead=instead)
     pair = pair.floats
     program = coverage_program(pair, antichains(pair.vocab_size, pair.depth), num_paths)
     point = highs.solve(program, tolerance=1e-9)
-    multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
-    return certify.bounded(
-        1 + point.objective,
-        certify.upper_bound(pair, multipliers, num_paths),
-        status=point.status,
-        method="antichain program",
-        began=began,
-        details={
-            "antichains": program.matrix.shape[0] - pair.nodes,
-            "prefix_acceptance": split_levels(point.x, pair, 1.0),
-        },
+    details = {"antichains": program.matrix.shape[0] - pair.nodes}
+    return _solution(
+        pair, num_paths, point, flow_multipliers(pair, point), details, method="antichain program", began=began
     )
+
+
+def _solution(
+    pair: ModelPair, num_paths: int, point: highs.LpPoint, multipliers: Levels, details: dict[str, Any], **fields: Any
+) -> LpSolution:
+    """What the programs over f, and perhaps more columns, have proved."""
+    details["prefix_acceptance"] = split_levels(point.x[: pair.nodes], pair, 1.0)
+    upper = certify.upper_bound(pair, multipliers, num_paths)
+    return certify.bounded(1 + point.objective, upper, status=point.status, details=details, **fields)
 
 
 def antichains(vocab_size: int, depth: int) -> sparse.csr_array:
@@ -115,21 +102,13 @@ def antichains(vocab_size: int, depth: int) -> sparse.csr_array:
 def coverage_program(pair: ModelPair, rows: sparse.csr_array, num_paths: int) -> highs.LinearProgram:
     """The program over f (nodes below the root) with the antichains ``rows``; its first ``nodes`` rows are f <= p f."""
     draft = np.concatenate(pair.draft_paths[1:])
-    return highs.LinearProgram(
-        objective=np.ones(pair.nodes),
-        matrix=sparse.vstack([flow_matrix(pair), rows], format="csr"),
-        row_lower=np.full(pair.nodes + rows.shape[0], -np.inf),
-        row_upper=np.concatenate([flow_bounds(pair), phi(rows @ draft, num_paths)]),
-        lower=np.zeros(pair.nodes),
-        upper=np.full(pair.nodes, np.inf),  # f <= 1 is implied; a bound here would take a share of the multipliers
-    )
+    upper = np.concatenate([flow_bounds(pair), phi(rows @ draft, num_paths)])
+    # f <= 1 is implied; a bound on the columns would take a share of the multipliers
+    return highs.LinearProgram(np.ones(pair.nodes), sparse.vstack([flow_matrix(pair), rows]), -np.inf, upper)
 
 
 def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, max_rounds: int = 500) -> LpSolution:
-    """The optimum by cutting planes, with certified bounds in every round.
-
-    The multipliers of a round give an upper bound (`certify.upper_bound`); its f, lowered by the worst violation, a
-    lower bound.
+    """The optimum by cutting planes, with certified bounds in every round: its multipliers, its f `lowered`.
 
     It stops at a gap of ``tolerance``, or as "stalled" after ``max_rounds``. ``details`` of the solution holds the
     ``multipliers`` of the upper bound by level. Raises InputError for K < 1, SizeError beyond 5,000 nodes.
@@ -137,24 +116,18 @@ def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, m
     began = time.perf_counter()
     errors.integer("num_paths (K)", num_paths, min=1)
     if pair.nodes > MAX_CUT_NODES:
-        raise errors.too_large(
-            "cutting planes",
-            size=f"{pair.nodes} nodes",
-            limit=f"{MAX_CUT_NODES}",
-            instead="use the rank-quantile formulation (method 'quantile')",
-        )
+        limit = f"{MAX_CUT_NODES}"
+        raise errors.too_large("cutting planes", size=f"{pair.nodes} nodes", limit=limit, instead=INSTEAD)
     pair = pair.floats
     rows = sparse.csr_array(sparse.eye_array(pair.nodes))  # single nodes: the node relaxation
     model = highs.Model(coverage_program(pair, rows, num_paths), tolerance=1e-10)
     draft = np.concatenate(pair.draft_paths[1:])
     lower, upper = 1.0, np.inf
     history: list[RefinementStep] = []
-    best = split_levels(np.zeros(pair.nodes), pair, 0.0)
-    status = "stalled"
     for _ in range(max_rounds):
         point = model.solve()
         acceptance = split_levels(point.x, pair, 1.0)
-        multipliers = split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
+        multipliers = flow_multipliers(pair, point)
         proved = float(certify.upper_bound(pair, multipliers, num_paths))
         if proved < upper:
             upper, best = proved, multipliers
@@ -162,18 +135,11 @@ def solve_by_cuts(pair: ModelPair, num_paths: int, *, tolerance: float = 1e-8, m
         lower = max(lower, float(total(lowered(pair, acceptance, violation))))
         history.append(RefinementStep(0, point.row_duals.size, lower, upper, time.perf_counter() - began))
         if upper - lower <= tolerance or violation <= VIOLATION:
-            status = "optimal" if upper - lower <= tolerance else "stalled"
             break
-        model.add_rows(cuts, np.full(cuts.shape[0], -np.inf), phi(cuts @ draft, num_paths))
-    return certify.bounded(
-        lower,
-        upper,
-        status=status,
-        method="cutting planes",
-        began=began,
-        refinement_steps=tuple(history),
-        details={"multipliers": best},
-    )
+        model.add_rows(cuts, phi(cuts @ draft, num_paths))
+    status = "optimal" if upper - lower <= tolerance else "stalled"
+    proof: dict[str, Any] = {"refinement_steps": tuple(history), "details": {"multipliers": best}}
+    return certify.bounded(lower, upper, status=status, method="cutting planes", began=began, **proof)
 
 
 def violated(pair: ModelPair, acceptance: Levels, num_paths: int) -> tuple[sparse.csr_array, float]:
@@ -202,25 +168,14 @@ def solve_flow(pair: ModelPair, num_paths: int) -> LpSolution:
     leaves = tree.level_size(pair.vocab_size, pair.depth)
     flows = comb(leaves + num_paths - 1, num_paths) * num_paths * pair.depth
     if flows > MAX_FLOWS:
-        raise errors.too_large(
-            "transport program",
-            size=f"{flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, K = {num_paths}",
-            limit=f"{MAX_FLOWS}",
-            instead="use the rank-quantile formulation (method 'quantile')",
-        )
+        size = f"{flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, K = {num_paths}"
+        raise errors.too_large("transport program", size=size, limit=f"{MAX_FLOWS}", instead=INSTEAD)
     pair = pair.floats
     drafts, probability = iid_paths.draws(pair.draft_paths[-1], num_paths, ordered=False)
     draft, node = covered_nodes(drafts, pair.vocab_size, pair.depth)
     point = highs.solve(flow_program(pair, probability, draft, node), tolerance=1e-9)
-    multipliers = monotone_multipliers(pair, point.row_duals)
-    return certify.bounded(
-        1 + point.objective,
-        certify.upper_bound(pair, multipliers, num_paths),
-        status=point.status,
-        method="transport program",
-        began=began,
-        details={"drafts": len(probability), "prefix_acceptance": split_levels(point.x[: pair.nodes], pair, 1.0)},
-    )
+    multipliers, details = monotone_multipliers(pair, point), {"drafts": len(probability)}
+    return _solution(pair, num_paths, point, multipliers, details, method="transport program", began=began)
 
 
 def covered_nodes(drafts: Ints, vocab_size: int, depth: int) -> tuple[Ints, Ints]:
@@ -229,43 +184,38 @@ def covered_nodes(drafts: Ints, vocab_size: int, depth: int) -> tuple[Ints, Ints
     >>> [part.tolist() for part in covered_nodes(np.array([[0, 1], [3, 3]]), 2, 2)]  # "00" with "01"; "11" twice
     [[0, 0, 0, 1, 1], [0, 2, 3, 1, 5]]
     """
-    nodes = [
-        tree.node_count(vocab_size, level - 1) + drafts // vocab_size ** (depth - level)
-        for level in range(1, depth + 1)
-    ]
+    starts = [tree.node_count(vocab_size, level) for level in range(depth)]
+    nodes = [start + drafts // vocab_size ** (depth - 1 - level) for level, start in enumerate(starts)]
     covered = np.concatenate(nodes, axis=1)
-    draft = np.repeat(np.arange(len(drafts)), covered.shape[1])
-    pairs = np.unique(np.stack([draft, covered.reshape(-1)]), axis=1)
-    return pairs[0], pairs[1]
+    draft, node = np.unique(
+        np.stack([np.repeat(np.arange(len(drafts)), covered.shape[1]), covered.reshape(-1)]), axis=1
+    )
+    return draft, node
 
 
 def flow_program(pair: ModelPair, probability: npt.NDArray[np.float64], draft: Ints, node: Ints) -> highs.LinearProgram:
-    """Columns: f, then one flow per (draft, node). Rows: f <= p f, flow into each node, supply of each draft."""
+    """Columns: f, then one flow(m, c) per (draft m, node c). Rows, after ``f <= p f``: ``f(c) - sum_x f(cx) = sum_m
+    flow(m, c)`` for every node below the root, ``sum_c flow(m, c) <= Pr(m)``; the rest of Pr(m) stops at the root."""
     flows, drafts, nodes = len(draft), len(probability), pair.nodes
     stops = sparse.eye_array(nodes) - child_matrix(pair)
     into = sparse.coo_array((np.ones(flows), (node, np.arange(flows))), shape=(nodes, flows))
     supply = sparse.coo_array((np.ones(flows), (draft, np.arange(flows))), shape=(drafts, flows))
-    zero = np.zeros(nodes)
-    return highs.LinearProgram(
-        objective=np.concatenate([np.ones(nodes), np.zeros(flows)]),
-        matrix=sparse.block_array([[flow_matrix(pair), None], [stops, -into], [None, supply]], format="csr"),
-        row_lower=np.concatenate([np.full(nodes, -np.inf), zero, np.full(drafts, -np.inf)]),
-        row_upper=np.concatenate([flow_bounds(pair), zero, probability]),
-        lower=np.zeros(nodes + flows),
-        upper=np.full(nodes + flows, np.inf),
-    )
+    lower = np.repeat([-np.inf, 0.0, -np.inf], [nodes, nodes, drafts])
+    upper = np.concatenate([flow_bounds(pair), np.zeros(nodes), probability])
+    rows = [[flow_matrix(pair), None], [stops, -into], [None, supply]]
+    return highs.LinearProgram(np.repeat([1.0, 0.0], [nodes, flows]), sparse.block_array(rows), lower, upper)
 
 
-def monotone_multipliers(pair: ModelPair, duals: npt.NDArray[np.float64]) -> Levels:
-    """Multipliers lambda of f <= p f for `certify.upper_bound`, from the row duals of the flow program.
+def monotone_multipliers(pair: ModelPair, point: highs.LpPoint) -> Levels:
+    """Multipliers lambda of f <= p f for `certify.upper_bound`, from a solution of the flow program.
 
     Dual feasibility is ``lambda(c) + w(c) - w(parent) - sum_x p(x|c) lambda(cx) >= 1``, w the price of flow into a
     node (0 at the root), so y(c) = w(c) - w(parent). A draft pays the dearest node it covers. Hence w may be replaced
     by its maximum W along the path from the root, which makes y >= 0; adding the parent's W - w to lambda keeps
     feasibility and value.
     """
-    price = split_levels(duals[pair.nodes : 2 * pair.nodes], pair, 0.0)
-    multipliers = split_levels(np.maximum(duals[: pair.nodes], 0.0), pair, 0.0)
+    price = split_levels(point.row_duals[pair.nodes : 2 * pair.nodes], pair, 0.0)
+    multipliers = flow_multipliers(pair, point)
     highest, raised = [price[0]], [multipliers[0]]
     for depth in range(1, pair.depth + 1):
         raised.append(multipliers[depth] + np.repeat(highest[-1] - price[depth - 1], pair.vocab_size))

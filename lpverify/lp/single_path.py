@@ -1,16 +1,10 @@
 r"""One draft path: the linear program whose optimum is block verification (theory 1).
 
-f(c) is the probability that the accepted prefix passes through c. Losslessness needs ``f(cx) <= p(x|c) f(c)`` (after
-a stop at c the next token has a distribution proportional to ``p(x|c) f(c) - f(cx)``); one draft path needs
-``f(c) <= Q(c)``:
-
     maximise  sum_c f(c)   s.t.  f(root) = 1,  0 <= f(cx) <= p(x|c) f(c),  f(c) <= Q(c)
-    minimise  1 + sum_x p(x|root) lambda(x) + sum_{c != root} Q(c) y(c)
-              s.t.  lambda, y >= 0,  lambda(c) + y(c) - sum_x p(x|c) lambda(cx) >= 1     (no sum at a leaf)
 
-The top-down pass ``f(cx) = min(p(x|c) f(c), Q(cx))`` is the coordinate-wise largest feasible point, hence optimal.
-Given f, one bottom-up pass gives optimal multipliers: with ``d(c) = 1 + sum_x p(x|c) lambda(cx)`` put ``lambda(c) =
-d(c), y(c) = 0`` where p f binds and ``lambda(c) = 0, y(c) = d(c)`` where Q binds; complementary slackness holds.
+The top-down pass ``f(cx) = min(p(x|c) f(c), Q(cx))`` is the coordinate-wise largest feasible point, hence optimal. One
+bottom-up pass gives multipliers of equal value: with ``d(c) = 1 + sum_x p(x|c) lambda(cx)`` put ``lambda(c) = d(c)``
+where p f binds and 0 where Q binds.
 
 Reference: Sun et al. 2024 (arXiv 2403.10444), block verification; Thomas & Pal 2026 (arXiv 2602.16961), the program.
 """
@@ -32,8 +26,7 @@ from lpverify.lp import certify, highs
 from lpverify.lp.coverage import prefix_acceptance
 from lpverify.numerics import Array, Levels, ones, total, zeros
 
-MAX_LP_NODES = 20_000
-"""Largest tree that `solve_as_lp` takes; the closed form has no limit."""
+MAX_LP_NODES = 20_000  # of `solve_as_lp`; the closed form has no limit
 
 
 def solve(pair: ModelPair) -> LpSolution:
@@ -46,45 +39,29 @@ def solve(pair: ModelPair) -> LpSolution:
     began = time.perf_counter()
     acceptance = prefix_acceptance(pair.target, pair.draft_paths)
     sums = zeros(acceptance[-1].size, pair.target[0])  # sum_x p(x|c) lambda(cx) of the nodes c of a level
-    multipliers = []
+    multipliers: list[Array] = []
     for depth in range(pair.depth, 0, -1):
-        target_binds = acceptance[depth] < pair.draft_paths[depth]
-        level = np.where(target_binds, 1 + sums, 0 * sums)
-        multipliers.append(level)
-        sums = (pair.target[depth - 1] * level.reshape(-1, pair.vocab_size)).sum(axis=1)
-    multipliers.append(zeros(1, pair.target[0]))
-    solution = _solution(pair, tuple(multipliers[::-1]), status="optimal", method="closed form", began=began)
+        multipliers.insert(0, np.where(acceptance[depth] < pair.draft_paths[depth], 1 + sums, 0 * sums))
+        sums = (pair.target[depth - 1] * multipliers[0].reshape(-1, pair.vocab_size)).sum(axis=1)
+    multipliers.insert(0, zeros(1, pair.target[0]))
+    solution = _solution(pair, tuple(multipliers), status="optimal", method="closed form", began=began)
     assert not pair.rational or solution.exact is not None
     return solution
 
 
 def solve_as_lp(pair: ModelPair) -> LpSolution:
-    """The same optimum from the explicit program, by HiGHS; certified like the closed form.
-
-    Raises SizeError beyond 20,000 nodes.
-    """
+    """The same optimum from the explicit program, by HiGHS, and certified. Raises SizeError beyond 20,000 nodes."""
     began = time.perf_counter()
     if pair.nodes > MAX_LP_NODES:
+        instead = "use the closed form (single_path.solve)"
         raise errors.too_large(
-            "single-path program",
-            size=f"{pair.nodes} nodes",
-            limit=f"{MAX_LP_NODES}",
-            instead="use the closed form (single_path.solve)",
+            "single-path program", size=f"{pair.nodes} nodes", limit=f"{MAX_LP_NODES}", instead=instead
         )
     pair = pair.floats
-    point = highs.solve(
-        highs.LinearProgram(
-            objective=np.ones(pair.nodes),
-            matrix=flow_matrix(pair),
-            row_lower=np.full(pair.nodes, -np.inf),
-            row_upper=flow_bounds(pair),
-            lower=np.zeros(pair.nodes),
-            upper=np.concatenate(pair.draft_paths[1:]),
-        ),
-        tolerance=1e-10,
-    )
-    multipliers = split_levels(np.maximum(point.row_duals, 0.0), pair, 0.0)
-    return _solution(pair, multipliers, status=point.status, method="HiGHS", began=began)
+    draft = np.concatenate(pair.draft_paths[1:])
+    program = highs.LinearProgram(np.ones(pair.nodes), flow_matrix(pair), -np.inf, flow_bounds(pair), upper=draft)
+    point = highs.solve(program, tolerance=1e-10)
+    return _solution(pair, flow_multipliers(pair, point), status=point.status, method="HiGHS", began=began)
 
 
 def _solution(pair: ModelPair, multipliers: Levels, **fields: Any) -> LpSolution:
@@ -126,14 +103,15 @@ def child_matrix(pair: ModelPair) -> sparse.csr_array:
 
 def flow_bounds(pair: ModelPair) -> npt.NDArray[np.float64]:
     """Right sides of `flow_matrix`: p(x|root) for the root's children, 0 elsewhere."""
-    bounds = np.zeros(pair.nodes)
-    bounds[: pair.vocab_size] = pair.target[0][0]
-    return bounds
+    return np.concatenate([pair.target[0][0], np.zeros(pair.nodes - pair.vocab_size)])
+
+
+def flow_multipliers(pair: ModelPair, point: highs.LpPoint) -> Levels:
+    """lambda >= 0 by level from a program whose first rows are those of `flow_matrix`."""
+    return split_levels(np.maximum(point.row_duals[: pair.nodes], 0.0), pair, 0.0)
 
 
 def split_levels(flat: Array, pair: ModelPair, root: Any) -> Levels:
     """A breadth-first vector over the nodes below the root as levels 0..L, with ``root`` as the root's entry."""
     ends = np.cumsum([tree.level_size(pair.vocab_size, depth) for depth in range(1, pair.depth)])
-    first = zeros(1, flat)
-    first[0] = root
-    return (first, *np.split(flat, ends))
+    return (np.array([root], dtype=flat.dtype), *np.split(flat, ends))

@@ -5,38 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, overload
+from typing import TypedDict, Unpack, overload
 
 from lpverify import errors
 from lpverify.core.problem import ProblemLike, as_problems
 from lpverify.core.results import LpSolution, RefinementStep
 from lpverify.lp import dense, one_step, quantile, rational, reference, single_path
 
-METHODS = ("auto", "closed-form", "one-step", "quantile", "dense", "transport", "antichain", "cutting-planes")
+REFERENCES = {
+    "transport": reference.solve_flow,
+    "antichain": reference.solve_antichains,
+    "cutting-planes": reference.solve_by_cuts,
+}
+METHODS = ("auto", "closed-form", "one-step", "quantile", "dense", *REFERENCES)
+
+
+class Options(TypedDict, total=False):
+    """The keywords of `solve`."""
+
+    method: str
+    tolerance: float
+    time_limit: float | None
+    exact: bool
+    progress: Callable[[RefinementStep], None] | None
 
 
 @overload
-def solve(
-    problem: ProblemLike,
-    num_paths: int | None = None,
-    *,
-    method: str = ...,
-    tolerance: float = ...,
-    time_limit: float | None = ...,
-    exact: bool = ...,
-    progress: Callable[[RefinementStep], None] | None = ...,
-) -> LpSolution: ...
+def solve(problem: ProblemLike, num_paths: int | None = None, **options: Unpack[Options]) -> LpSolution: ...
 @overload
-def solve(
-    problem: ProblemLike,
-    num_paths: Iterable[int],
-    *,
-    method: str = ...,
-    tolerance: float = ...,
-    time_limit: float | None = ...,
-    exact: bool = ...,
-    progress: Callable[[RefinementStep], None] | None = ...,
-) -> list[LpSolution]: ...
+def solve(problem: ProblemLike, num_paths: Iterable[int], **options: Unpack[Options]) -> list[LpSolution]: ...
 def solve(
     problem: ProblemLike,
     num_paths: int | Iterable[int] | None = None,
@@ -78,8 +75,8 @@ def solve(
     Thomas and Pal, arXiv 2602.16961, for the program; the rank-quantile formulation is this project's.
     """
     if num_paths is not None and not hasattr(num_paths, "__index__"):
-        options: dict[str, Any] = {"method": method, "time_limit": time_limit, "exact": exact, "progress": progress}
-        return [solve(one, tolerance=tolerance, **options) for one in as_problems(problem, num_paths)]
+        options = Options(method=method, tolerance=tolerance, time_limit=time_limit, exact=exact, progress=progress)
+        return [solve(one, **options) for one in as_problems(problem, num_paths)]
     began = time.perf_counter()
     [task] = as_problems(problem, num_paths)
     pair, paths = task.pair, task.num_paths
@@ -95,25 +92,14 @@ def solve(
         return single_path.solve(pair)
     if method == "one-step":
         return one_step.solve(pair, paths)
-    floats = pair.floats
-    if method == "dense":
-        solution = dense.solve(floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
-    elif method == "transport":
-        solution = reference.solve_flow(floats, paths)
-    elif method == "antichain":
-        solution = reference.solve_antichains(floats, paths)
-    elif method == "cutting-planes":
-        solution = reference.solve_by_cuts(floats, paths)
+    if method in REFERENCES:
+        solution = REFERENCES[method](pair.floats, paths)
     else:
-        solution = quantile.solve(floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
+        refine = dense.solve if method == "dense" else quantile.solve
+        solution = refine(pair.floats, paths, tolerance=tolerance, time_limit=time_limit, progress=progress)
     if exact:
-        start = solution.certificate
         limit = {} if time_limit is None else {"time_limit": max(1.0, time_limit - (time.perf_counter() - began))}
-        proved = rational.exact_optimum(pair, paths, start, **limit)
-        solution = replace(
-            proved,
-            method=f"{solution.method}, then {proved.method}",
-            refinement_steps=solution.refinement_steps,
-            seconds=time.perf_counter() - began,
-        )
+        proved = rational.exact_optimum(pair, paths, solution.certificate, **limit)
+        both, seconds = f"{solution.method}, then {proved.method}", time.perf_counter() - began
+        solution = replace(proved, method=both, refinement_steps=solution.refinement_steps, seconds=seconds)
     return solution
