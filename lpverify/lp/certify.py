@@ -29,7 +29,6 @@ from lpverify.numerics import (
     Array,
     Levels,
     accumulate,
-    add_rows,
     as_float,
     down_the_tree,
     is_exact,
@@ -350,7 +349,7 @@ def _exact_rows(leaf: npt.NDArray[np.int64], share: npt.NDArray[np.float64], lea
     units = np.array([int(Fraction(value) * scale) for value in share.tolist()], dtype=object)
     by_leaf = np.lexsort((-share, leaf))
     largest = by_leaf[np.flatnonzero(np.diff(leaf[by_leaf], prepend=-1))]
-    units[largest] += scale - add_rows(leaf, units, leaf_mass.size)[leaf[largest]]
+    units[largest] += scale - accumulate(leaf, units, leaf_mass.size)[leaf[largest]]
     assert (units >= 0).all()
     return np.array([Fraction(int(u), scale) for u in units], dtype=object) * leaf_mass[leaf]
 

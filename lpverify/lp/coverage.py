@@ -24,7 +24,7 @@ import numpy.typing as npt
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
 from lpverify.drafting.iid_paths import phi
-from lpverify.numerics import Array, Levels, divide, ignoring_overflow, ones, total, zeros
+from lpverify.numerics import Array, Levels, divide, ones, total, zeros
 from lpverify.verifiers.rank_measure import mean_density
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
@@ -143,7 +143,7 @@ def hull(draft_paths: Levels, acceptance: Levels) -> Hull:
 def _merged(edges: Edges, rows: int) -> Edges:
     """Join the hulls of siblings: sort by slope, edges without mass first."""
     edges = tuple(part.reshape(rows, -1) for part in edges)
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         slope = divide(edges[1], edges[0], where_zero=np.inf)
     order = np.argsort(-slope, axis=1, kind="stable")
     return tuple(np.take_along_axis(part, order, axis=1) for part in edges)
@@ -155,7 +155,7 @@ def _capped(edges: Edges, height: Array, owners: npt.NDArray[np.int64]) -> Edges
     edge = zeros((owners.size, 1), height)
     room = height[:, None] - np.concatenate([edge, np.cumsum(rise, axis=1)], axis=1)
     right = np.concatenate([np.cumsum(run[:, ::-1], axis=1)[:, ::-1], edge], axis=1)
-    with ignoring_overflow():
+    with np.errstate(over="ignore"):
         tangent = divide(room, right, where_zero=np.inf)
     touch = np.argmin(tangent, axis=1)[:, None]
     rises = room[:, -1:] > 0
