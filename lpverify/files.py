@@ -11,6 +11,7 @@ import os
 import platform
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -43,6 +44,15 @@ def read_text(path: StrPath, expected: str) -> str:
             content = b"" if size > MAX_BYTES else stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         raise errors.fail(where, got=_reason(error), expected=expected) from error
+    return _decoded(content, size, where)
+
+
+def read_stdin() -> str:
+    """Standard input as `read_text` reads a file."""
+    return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), 0, "standard input")
+
+
+def _decoded(content: bytes, size: int, where: str) -> str:
     if max(size, len(content)) > MAX_BYTES:
         size_of = f"a file of more than {MAX_BYTES} bytes"
         raise errors.too_large(where, size=size_of, limit=f"{MAX_BYTES}", instead="use a smaller one")

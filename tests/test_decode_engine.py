@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from math import sqrt
@@ -275,6 +276,32 @@ def test_prompts_from_text_and_files(tmp_path: Path) -> None:
     lines.write_text("")
     with pytest.raises(InputError, match="no prompt"):
         load_prompts(str(lines))
+
+
+def test_a_text_is_never_a_name_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fault T12
+    missing = (
+        "prompts.txt",
+        "data/prompts",
+        "./x",
+        "~/prompts.md",
+        "gsm8",
+        "human_eval",
+        "math500.json",
+        str(tmp_path),
+    )
+    for source in missing:
+        with pytest.raises(InputError, match="prompts|directory"):
+            load_prompts(source)
+    for source in ("", " \n"):
+        with pytest.raises(InputError, match="no prompt"):
+            load_prompts(source)
+    for source in ("Hello", "Why?", "3/4", "def f(x):", "See data/prompts.", "x = a.b", "x" * 300, "a.b " * 100):
+        assert [prompt.text for prompt in load_prompts(source)] == [source]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufefftwo\nlines".encode())))
+    assert [prompt.text for prompt in load_prompts("-")] == ["two\nlines"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(InputError, match="no prompt"):
+        load_prompts("-")
 
 
 def test_names_of_algorithms() -> None:

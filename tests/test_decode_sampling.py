@@ -35,6 +35,14 @@ def test_top_k_and_top_p_by_hand() -> None:
     np.testing.assert_allclose(probabilities(logits, Sampling(top_k=2))[0], [0.625, 0.375, 0], rtol=1e-6)  # fault S1
     for top_p, kept in ((0.4, 1), (0.5 - 1e-6, 1), (0.6, 2), (0.81, 3), (1.0, 3)):
         assert int((probabilities(logits, Sampling(top_p=top_p)) > 0).sum()) == kept
+    for row, top_p, kept in (  # fault T11: the mass is met exactly, in any type of logits that represents it
+        ([1 / 12] * 12, 0.5, 6), ([0.6, 0.2, 0.2], 0.6, 1), ([0.5, 0.3, 0.1, 0.1], 0.8, 2), ([0.1] * 10, 0.9, 9),
+        ([0.25] * 4, 0.25, 1), ([0.7, 0.1, 0.1, 0.1], 0.9, 3), ([1 / 3] * 3, 2 / 3, 2), ([0.2] * 5, 0.2 + 2e-6, 2),
+        ([0.999999, 5e-7, 5e-7], 0.9999995, 2),
+    ):  # fmt: skip
+        for dtype in (torch.float32, torch.float64):
+            logits = torch.log(torch.tensor([row], dtype=torch.float64)).to(dtype)
+            assert int((probabilities(logits, Sampling(top_p=top_p)) > 0).sum()) == kept
     ties = torch.zeros((1, 4))
     assert probabilities(ties, Sampling(top_p=0.5))[0].tolist() == [0.5, 0.5, 0, 0]
     assert probabilities(ties, Sampling(top_k=1))[0].tolist() == [0.25] * 4  # tied with the largest: all kept

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
+from difflib import get_close_matches
 from hashlib import blake2b
 from typing import Any
 
 from lpverify import errors
-from lpverify.files import read_text
+from lpverify.files import read_stdin, read_text
 
 FIELDS = ("question", "prompt", "problem", "text")  # with the prompt in a line of JSON; the first one present counts
 SETS = {  # name -> (dataset on the hub, configuration); the split is "test"
@@ -19,6 +21,7 @@ SETS = {  # name -> (dataset on the hub, configuration); the split is "test"
     "math500": ("HuggingFaceH4/MATH-500", None),
 }
 EXPECTED = "a text file of prompts"
+LONGEST_NAME = 200  # characters of what may be the name of a file
 
 
 @dataclass(frozen=True)
@@ -30,21 +33,41 @@ class Prompt:
 
 
 def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
-    """The first ``limit`` prompts, or all, of a public set (`SETS`), a file, or else the text of the only prompt.
+    """The first ``limit`` prompts, or all, of a public set (`SETS`), a file, standard input, or else the text itself.
 
-    A ``.jsonl`` file has one prompt per line, a JSON object with one of `FIELDS`; any other file is one prompt. Raises
-    InputError, naming the file and line that cannot be used, or because there is no prompt.
+    A ``.jsonl`` file has one prompt per line, a JSON object with one of `FIELDS`; any other file is one prompt, and so
+    is standard input, ``-``. What looks like the name of a file or set that is not there is never taken for a text.
+    Raises InputError for that, for a file and line that cannot be used, and where there is no prompt.
     """
     if source in SETS:
         texts = _from_hub(source)
+    elif source == "-":
+        texts = [text for text in [read_stdin()] if text.strip()]
     elif source.endswith(".jsonl"):
         texts = _from_lines(source)
+    elif os.path.exists(source):
+        texts = [read_text(source, EXPECTED)]
     else:
-        texts = [read_text(source, EXPECTED) if os.path.isfile(source) else source]
+        if meant := looks_like_a_name(source):
+            expected = f"{meant}; a text that looks like one is read from a file, or from standard input (-)"
+            raise errors.fail(f"prompts {source}", got="neither a file nor a set", expected=expected)
+        texts = [source] if source.strip() else []
     texts = texts[:limit]
     if not texts:
         raise errors.fail(f"prompts {source}", got="no prompt", expected="at least one")
     return keyed(texts)
+
+
+def looks_like_a_name(source: str) -> str:
+    """What of a file or set ``source`` looks like the name of, as an error message expects it; empty: a text.
+
+    >>> looks_like_a_name("gsm8"), looks_like_a_name("questions.txt"), looks_like_a_name("What is e.g. 3 / 4?")
+    ('the set gsm8k', 'an existing file', '')
+    """
+    if close := get_close_matches(source, SETS, n=1, cutoff=0.75):
+        return f"the set {close[0]}"
+    one_word = len(source) <= LONGEST_NAME and not any(character.isspace() for character in source)
+    return "an existing file" if one_word and re.search(r"[\w~.]/[A-Za-z]|\w\.[A-Za-z]\w{0,4}$|^~?/", source) else ""
 
 
 def keyed(texts: list[str]) -> list[Prompt]:

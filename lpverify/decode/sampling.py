@@ -19,7 +19,14 @@ class Sampling:
 
     temperature: float = 1.0  # >= 0; the limit 0 puts all mass on the largest logit, on ties on the smallest token id
     top_k: int | None = None  # the k largest logits and all that tie with the k-th
-    top_p: float | None = None  # the smallest set of most probable tokens with mass >= p, on ties those of smaller id
+    # The smallest set of most probable tokens with mass >= p, on ties those of smaller id; a mass less than p by
+    # `top_p_slack` at most is p but for rounding.
+    top_p: float | None = None
+
+    @property
+    def top_p_slack(self) -> float:
+        """1e-6, which the float32 logits of probabilities that sum to p may be off, or less for p near 1."""
+        return min(1e-6, (1 - (self.top_p or 0)) / 2)
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -45,6 +52,8 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | No
     [[1.0, 0.0, 0.0]]
     >>> probabilities(torch.tensor([[3.0, 3.0]]), Sampling(temperature=1e-6), vocab_size=3).tolist()
     [[0.5, 0.5, 0.0]]
+    >>> probabilities(torch.zeros(1, 4), Sampling(top_p=0.5)).tolist()
+    [[0.5, 0.5, 0.0, 0.0]]
     """
     missing = 0 if vocab_size is None else vocab_size - logits.shape[-1]
     if missing:
@@ -64,7 +73,9 @@ def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | No
     if sampling.top_p is not None and sampling.top_p < 1:
         ordered, order = torch.sort(rows, dim=-1, descending=True, stable=True)
         before = torch.cumsum(ordered, dim=-1) - ordered
-        selected = torch.zeros_like(rows, dtype=torch.bool).scatter_(-1, order, before < sampling.top_p)
+        selected = torch.zeros_like(rows, dtype=torch.bool).scatter_(
+            -1, order, before < sampling.top_p - sampling.top_p_slack
+        )
         rows = torch.where(selected, rows, 0.0)
         rows = rows / rows.sum(dim=-1, keepdim=True)
     return rows
