@@ -24,12 +24,14 @@ from transformers import (  # noqa: E402
     Qwen3ForCausalLM,
 )
 
-from lpverify import InputError  # noqa: E402
+from lpverify import InputError, SizeError  # noqa: E402
 from lpverify.core.draft_tree import topology  # noqa: E402
 from lpverify.decode import models  # noqa: E402
+from lpverify.decode.baselines import autoregressive  # noqa: E402
 from lpverify.decode.engine import ActiveRequest, Request, Settings, generate  # noqa: E402
 from lpverify.decode.sampling import Sampling  # noqa: E402
 from lpverify.decode.transformer import TransformersModel, TransformersState  # noqa: E402
+from lpverify.studies import bound  # noqa: E402
 from lpverify.verifiers import VERIFIERS, verifier  # noqa: E402
 
 V = 37
@@ -186,8 +188,29 @@ def test_models_that_cannot_be_verified_with_are_refused_with_the_reason() -> No
 
 def test_a_context_that_would_be_too_long_is_refused_before_it_is_run() -> None:
     made = model("llama")
-    with pytest.raises(InputError, match="50 prompt .* 10 new .* 8 drafted tokens, expected at most 64"):
-        generate(models.Pair(made, made), verifier("bv"), Request((1,) * 50, "x"), Settings(max_new_tokens=10))
+    with pytest.raises(InputError, match="55 prompt . 10 new tokens, expected at most 64"):
+        generate(models.Pair(made, made), verifier("bv"), Request((1,) * 55, "x"), Settings(max_new_tokens=10))
+
+
+@pytest.mark.parametrize("name", ["bv", "ebv", "traversal"])
+def test_drafts_are_shorter_near_the_end_of_the_context(name: str) -> None:  # fault T21
+    target, draft = model("llama"), model("llama", seed=1)
+    pair, request = models.Pair(target, draft), Request((1,) * 55, "x")
+    run = generate(pair, verifier(name), request, Settings(3, 8, Sampling(0.0), max_new_tokens=9))
+    assert run.tokens == autoregressive(pair, request, Settings(1, 8, Sampling(0.0), max_new_tokens=9)).tokens
+    assert len(run.tokens) == 9
+    lengths = [55 + sum(record.committed for record in run.rounds[:i]) for i in range(len(run.rounds))]
+    assert [record.drafted for record in run.rounds] == [min(8, 64 - length) for length in lengths]
+    assert run.rounds[-1].drafted < 8
+
+
+def test_trees_that_would_not_fit_into_memory_are_refused() -> None:  # fault T17
+    made = model("llama")
+    pair, request = models.Pair(made, made), Request((1,) * 5, "x")
+    with pytest.raises(SizeError, match="drafted tree: got 10000000 paths of 8 tokens, expected at most 14510024"):
+        generate(pair, verifier("pbv"), request, Settings(10_000_000, 8, max_new_tokens=9))
+    with pytest.raises(SizeError, match="drafted tree"):
+        bound.measure(pair, {"bv": verifier("bv")}, request, bound.BoundSettings((10_000_000,)))
 
 
 def test_logits_that_are_not_numbers_are_refused() -> None:  # fault S6

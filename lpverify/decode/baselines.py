@@ -31,7 +31,7 @@ def autoregressive(
     Token t is drawn with the uniform of round t and `lpverify.decode.rng.Role.TARGET`, so a longer text begins with
     a shorter one. Arguments and errors are those of `lpverify.decode.engine.generate`.
     """
-    pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
+    pair.check_context(len(request.tokens), settings.max_new_tokens)
     keys, watch = Keys(settings.seed, request.key), Stopwatch(pair.target.device)
     new: list[int] = []
     rounds: list[RoundRecord] = []
@@ -63,7 +63,7 @@ def assisted(
     Raises InputError if a model is not of the transformers library, if the two differ in the number of logits or are
     one object, and as `lpverify.decode.engine.generate`.
     """
-    pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
+    pair.check_context(len(request.tokens), settings.max_new_tokens)
     target, draft = pair.target, pair.draft
     if not isinstance(target, TransformersModel) or not isinstance(draft, TransformersModel):
         raise errors.fail("assisted", got="a table as a model", expected="two transformers models")

@@ -123,7 +123,8 @@ def generate(
 
     Raises InputError if the prompt is empty, the text may outgrow a model's context, or logits are NaN or infinite.
     """
-    pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
+    pair.check_context(len(request.tokens), settings.max_new_tokens)
+    pair.check_tree(1 if verifier.first_path_only else settings.num_paths, settings.depth)
     new: list[int] = []
     rounds: list[RoundRecord] = []
     active = ActiveRequest(pair, request, settings.sampling, settings.seed)
@@ -140,17 +141,22 @@ def generate(
 def decoding_round(
     active: ActiveRequest, verifier: Verifier, settings: Settings, round_: int, room: int
 ) -> tuple[list[int], RoundRecord]:
-    """One round; the text has ``room`` for so many more tokens. Returns its tokens and its record."""
+    """One round; the text has ``room`` for so many more tokens. Returns its tokens and its record.
+
+    Near the end of the models' context drafted paths are as long as there is space for.
+    """
     num_paths = 1 if verifier.first_path_only else settings.num_paths
+    limit, length = active.pair.limit, active.target.length + 1
+    depth = settings.depth if limit is None else min(settings.depth, limit - length)
     on_host = active.pair.target.device.type == "cpu"
-    tree = active.draft_tree(num_paths, settings.depth, round_, check=on_host)
+    tree = active.draft_tree(num_paths, depth, round_, check=on_host)
     with active.watch("verify"):
         stops = verifier(tree)
         node, token = sample(stops, active.keys.verifying(round_))
     with active.watch("cache"):
         emitted = cut(active.commit(tree, node, token), room, settings.eos)
     accepted, expected = min(int(tree.depth[node]), len(emitted)), expected_committed(stops, room, settings.eos)
-    return emitted, RoundRecord(settings.depth, len(tree.parent) - 1, accepted, len(emitted), expected)
+    return emitted, RoundRecord(depth, len(tree.parent) - 1, accepted, len(emitted), expected)
 
 
 def cut(tokens: list[int], room: int, eos: frozenset[int]) -> list[int]:

@@ -15,6 +15,7 @@ import torch
 from lpverify import errors
 
 ROLES = ("target", "draft")
+MAX_ROWS = 2**30  # probabilities in the rows of a drafted tree: 8 GiB
 
 
 class State(Protocol):
@@ -104,13 +105,26 @@ class Pair:
     def vocab_size(self) -> int:
         return max(self.target.vocab_size, self.draft.vocab_size)
 
-    def check_context(self, prompt: int, new: int, drafted: int) -> None:
+    @property
+    def limit(self) -> int | None:
+        """The longest context of both models in tokens, None if there is no limit."""
+        return min((model.limit for model in (self.target, self.draft) if model.limit is not None), default=None)
+
+    def check_tree(self, num_paths: int, depth: int) -> None:
+        """Raise SizeError if the rows of a drafted tree of K paths of L tokens take more than `MAX_ROWS` numbers."""
+        numbers = 2 * (num_paths * depth + 1) * self.vocab_size
+        if numbers > MAX_ROWS:
+            size, instead = f"{num_paths} paths of {depth} tokens", "use fewer or shorter paths"
+            limit = f"{MAX_ROWS // 2 // self.vocab_size} drafted tokens with a vocabulary of {self.vocab_size}"
+            raise errors.too_large("drafted tree", size=size, limit=limit, instead=instead)
+
+    def check_context(self, prompt: int, new: int, drafted: int = 0) -> None:
         """Raise InputError for an empty prompt, and if so many tokens do not fit into the context of a model."""
         if prompt < 1:
             raise errors.fail("prompt", got="no token", expected="at least one (a begin-of-text token will do)")
         for role, model in (("target", self.target), ("draft", self.draft)):
             if model.limit is not None and prompt + new + drafted > model.limit:
-                got = f"{prompt} prompt + {new} new + {drafted} drafted tokens"
+                got = f"{prompt} prompt + {new} new" + (f" + {drafted} drafted tokens" if drafted else " tokens")
                 raise errors.fail(f"{role} {model.name}", got=got, expected=f"at most {model.limit} in all")
 
 

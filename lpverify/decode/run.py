@@ -70,8 +70,9 @@ def compare(
     """
     pair, total = opened.models, len(algorithms) * len(requests)
     for request in requests:
-        pair.check_context(len(request.tokens), settings.max_new_tokens, settings.depth)
+        pair.check_context(len(request.tokens), settings.max_new_tokens)
     verifiers = {name: verifier(name) for name in algorithms if name not in BASELINES}
+    pair.check_tree(settings.num_paths, settings.depth)
     if any(records.get(name, request.key) is None for name in algorithms for request in requests):
         warm_up = replace(settings, max_new_tokens=1)  # excluded from timings, as is compiling
         for used in verifiers.values():

@@ -53,7 +53,11 @@ class BoundSettings(Shapes):
         errors.integer("seed", self.seed, min=0, max=2**63 - 1)
 
     def check_context(self, pair: Pair, request: Request) -> None:
-        """Raise InputError if the prompt is empty, or the text after it may outgrow the context of a model."""
+        """Raise InputError if the prompt is empty, or the text after it may outgrow the context of a model.
+
+        Raises SizeError for drafted trees that are too large.
+        """
+        pair.check_tree(max(self.num_paths), max(self.depths))
         length = max(1, text_length(self.contexts, self.stride))
         pair.check_context(len(request.tokens), length, max(self.depths))
 

@@ -66,6 +66,7 @@ def measure(
     errors.integer("contexts", len(contexts), min=1)
     for context in contexts:
         pair.check_context(len(context), 1, deepest)
+        pair.check_tree(max(num_paths), deepest)
     timer = _Timer(pair.target.device)
     with torch.inference_mode():
         for repeat, context in enumerate((contexts[0], *contexts)):

@@ -124,6 +124,7 @@ def measure_runs(
     longest = max(settings.depths)
     for request in requests:
         pair.check_context(len(request.tokens), settings.tokens + longest, longest)
+        pair.check_tree(max(settings.num_paths), longest)
     results = []
     for request in requests:
         results.append(measure(pair, verifiers, request, settings))
