@@ -85,6 +85,8 @@ def test_rows_that_are_not_numbers_stay_so(bad: float, sampling: Sampling) -> No
         ((1, 0), "top-k: got 0"),
         ((1, None, 0), "top-p: got 0"),
         ((1, None, 1.5), "top-p"),
+        (("1", None, None), "temperature: got '1'"),
+        ((True, None, None), "temperature: got True"),
     ],
 )
 def test_impossible_settings_are_refused(arguments, message: str) -> None:

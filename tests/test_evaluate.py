@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lp_cases import REFERENCE, iid_pair, random_pair, rational_pair, reference_pair
 
@@ -22,6 +23,7 @@ from lpverify.lp import one_step, reference
 from lpverify.numerics import as_float, zeros
 from lpverify.verifiers import VERIFIERS, StopDistribution, Verifier, expected_accepted, names, verifier
 from lpverify.verifiers.block import verify_first_path
+from lpverify.verifiers.optimal_transport import set_probabilities
 from lpverify.verifiers.residual import positive_part, residual_distribution
 from lpverify.verifiers.specinfer import node_rule as specinfer_rule
 from lpverify.verifiers.top_down import SequentialRule
@@ -152,6 +154,7 @@ def float_pairs(draw: st.DrawFn) -> ModelPair:
 
 
 @settings(max_examples=80, deadline=None)
+@example(ModelPair.from_levels([np.array([[0, 0, 1.0]])], [np.array([[1.0, 5e-324, 0]])]), 1, "pbv")
 @given(float_pairs(), st.integers(1, 2), st.sampled_from(NAMES))
 def test_emitted_law_is_the_target_on_extreme_tables(pair: ModelPair, paths: int, name: str) -> None:
     result = evaluate(VerifyProblem(pair, paths), name, method="enumeration")
@@ -307,6 +310,32 @@ def test_refused_sizes_name_the_way_out() -> None:
         evaluate(VerifyProblem(pair, 3), "bv", method="recursion")
     with pytest.raises(InputError, match="method: got 'guess'"):
         evaluate(VerifyProblem(pair, 3), "bv", method="guess")
+
+
+@pytest.mark.parametrize(("vocab", "depth", "paths"), [(1, 900, 2), (2, 2, 100), (2, 2, 1000), (2, 1, 1024)])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_large_has_a_value_or_is_refused(vocab: int, depth: int, paths: int, name: str) -> None:  # fault T16
+    pair = make.dirichlet(vocab, depth, 0)
+    try:
+        value = float(evaluate(VerifyProblem(pair, paths), name).block_efficiency)
+    except SizeError:
+        assert name in ("nss", "specinfer", "spectr", "ot", "traversal", "policy")
+    else:
+        assert 1 <= value <= depth + 1 + 1e-9
+
+
+def test_sets_of_many_draws_are_as_the_closed_form() -> None:  # fault T16
+    """Pr(set) by inclusion and exclusion, in Fractions and for 1,000 draws."""
+    q = [Fraction(1, 2), Fraction(3, 10), Fraction(1, 5)]
+    for count in (1, 2, 5, 12):
+        for members, mass in set_probabilities(q, count).items():
+            chosen = [q[x] for x in members]
+            signed = [(-1) ** (len(chosen) - n) * sum(part) ** count for n in range(1, len(chosen) + 1)
+                      for part in combinations(chosen, n)]  # fmt: skip
+            assert mass == sum(signed)
+    many = set_probabilities([0.5, 0.499, 0.001], 1000)
+    assert sum(many.values()) == pytest.approx(1, abs=1e-12)
+    assert many[0, 1] == pytest.approx(0.999**1000, rel=1e-9)
 
 
 def test_closed_form_takes_over_where_enumeration_is_too_large() -> None:

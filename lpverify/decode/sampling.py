@@ -29,12 +29,11 @@ class Sampling:
         return min(1e-6, (1 - (self.top_p or 0)) / 2)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise errors.fail("temperature", got=self.temperature, expected="a finite number >= 0")
+        errors.number("temperature", self.temperature, min=0)
         if self.top_k is not None:
             errors.integer("top-k", self.top_k, min=1)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise errors.fail("top-p", got=self.top_p, expected="a number in (0, 1]")
+        if self.top_p is not None:
+            errors.number("top-p", self.top_p, above=0, max=1)
 
 
 def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | None = None) -> torch.Tensor:

@@ -9,7 +9,6 @@ array per depth i = 0..L: entry (c, y) is the probability that the verifier stop
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import comb
 from typing import Any
 
@@ -26,6 +25,7 @@ from lpverify.verifiers.traversal import after_rejection
 
 MAX_TUPLES = 2_000_000  # (node, tuple of drafted children) pairs of `top_down_masses`: about 10 seconds in floats
 MAX_VISITS = 300_000  # (node, history of rejected siblings) pairs of `traversal_masses`: about 10 seconds
+MAX_NESTED = 400  # calls of its functions inside each other, two a level and one for each path
 
 
 def no_masses(pair: ModelPair) -> Levels:
@@ -48,11 +48,15 @@ def top_down_masses(
     them are enough. Returns the masses and the number of tuples visited. Raises SizeError beyond ``max_terms`` tuples.
     """
     size = pair.vocab_size
-    tuples = sum(iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1))
-    terms = sum(len(level) for level in pair.target) * tuples
+    tuples = [iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1)]
+    nodes = sum(len(level) for level in pair.target)
+    terms, tokens = nodes * sum(tuples), nodes * sum(k * count for k, count in enumerate(tuples, 1))
+    what, instead = f"recursion on (node, k) with {num_paths} paths", "use fewer paths or a smaller vocabulary"
     if terms > max_terms:
-        what, instead = f"recursion on (node, k) with {num_paths} paths", "use fewer paths or a smaller vocabulary"
         raise errors.too_large(what, size=f"{terms} tuples of drafted tokens", limit=f"{max_terms}", instead=instead)
+    if tokens > 10 * max_terms:
+        size_of = f"{tokens} tokens in tuples of drafted tokens"
+        raise errors.too_large(what, size=size_of, limit=f"{10 * max_terms}", instead=instead)
     emitted = no_masses(pair)
     arriving = zeros((1, num_paths + 1), pair.target[0])  # (node, k): Pr(accepted here, k paths pass through)
     arriving[0, num_paths] = one(arriving)
@@ -63,12 +67,10 @@ def top_down_masses(
             drafted, probability = iid_paths.draws(draft, k, ordered=ordered)
             multiplicity = (drafted[:, :, None] == np.arange(size)).sum(axis=1)  # (tuples, V)
             chosen = rule(target, draft, k).conditional(drafted) * (arriving[node, k] * probability)[:, None]
-            for count in range(k + 1):
-                moved = np.where(multiplicity == count, chosen, zero(chosen)).sum(axis=0)
-                if count:
-                    below[node * size : (node + 1) * size, count] += moved
-                else:
-                    emitted[depth][node] += moved
+            children = below[node * size : (node + 1) * size]
+            np.add.at(children, (np.broadcast_to(np.arange(size), chosen.shape), multiplicity), chosen)
+            emitted[depth][node] += children[:, 0]  # not drafted
+            children[:, 0] = zero(chosen)
         arriving = below
     emitted[-1][:] = arriving.sum(axis=1)[:, None] * pair.bonus_rows
     return emitted, terms
@@ -82,9 +84,12 @@ def traversal_masses(pair: ModelPair, num_paths: int, max_terms: int = MAX_VISIT
     """
     size, depth = pair.vocab_size, pair.depth
     draftable = max(int((level > 0).sum(axis=1).max()) for level in pair.draft)
+    what = f"recursion of traversal with {num_paths} paths"
+    if 2 * depth + num_paths > MAX_NESTED:
+        size_of, limit = f"2 L + K = {2 * depth + num_paths}", f"{MAX_NESTED}"
+        raise errors.too_large(what, size=size_of, limit=limit, instead="use fewer paths or a smaller depth")
     terms = traversal_visits(draftable, depth, num_paths)
     if terms > max_terms:
-        what = f"recursion of traversal with {num_paths} paths"
         instead = "use fewer paths, a smaller depth or fewer draftable tokens"
         raise errors.too_large(what, size=f"{terms} visits", limit=f"{max_terms}", instead=instead)
     emitted = no_masses(pair)
@@ -132,11 +137,12 @@ def traversal_visits(vocab_size: int, depth: int, num_paths: int) -> int:
     (4, 15861)
     """
 
-    @cache
-    def visits(level: int, k: int, left: int) -> int:
-        """Visits at and below a node with k paths that pass through its ``left`` remaining children."""
-        if level == depth or k == 0:
-            return 1
-        return left * sum(visits(level + 1, m, vocab_size) + visits(level, k - m, left - 1) for m in range(1, k + 1))
-
-    return visits(0, num_paths, vocab_size)
+    # below[k]: visits of a node with k paths that pass through it, itself included, one level further up each time
+    below = [1] * (num_paths + 1)
+    for _ in range(depth):
+        through = [1] + [0] * num_paths  # with none of its children left
+        for left in range(1, vocab_size + 1):
+            counts = [left * sum(below[m] + through[k - m] for m in range(1, k + 1)) for k in range(num_paths + 1)]
+            through = [1, *counts[1:]]
+        below = through
+    return below[num_paths]

@@ -139,8 +139,9 @@ class OpenPair(LoadedPair):
 
 
 def _keyed(prompts: Sequence[str]) -> list[Prompt]:
-    if isinstance(prompts, str) or not prompts:
-        raise errors.fail("prompts", got=repr(prompts), expected="a list of texts, at least one")
+    several = isinstance(prompts, Sequence) and not isinstance(prompts, str | bytes) and prompts
+    if not several or not all(isinstance(text, str) for text in prompts):
+        raise errors.fail("prompts", got=prompts, expected="a list of texts, at least one")
     return keyed(list(prompts))
 
 

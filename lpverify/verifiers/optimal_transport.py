@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from math import comb, factorial
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -75,25 +75,26 @@ def node_rule(target: Array, draft: Array, count: int) -> TransportRule:
 def set_probabilities(masses: list[Any], count: int) -> dict[tuple[int, ...], Any]:
     """pi(S) = Pr(the set of ``count`` i.i.d. draws is S) for every S of at most ``count`` indices, all terms positive.
 
-    With e_S(t) = prod_{x in S} sum_{m>=1} (q_x t)^m / m!, pi(S) = count! [t^count] e_S(t).
+    The n-th entry of a list is Pr(n draws hit S and nothing else, every member at least once); the last member x is
+    drawn i >= 1 times among them, which C(n, i) q_x^i counts.
 
     >>> from fractions import Fraction
     >>> {s: str(mass) for s, mass in set_probabilities([Fraction(1, 4), Fraction(3, 4)], 2).items()}
     {(0,): '1/16', (1,): '9/16', (0, 1): '3/8'}
     """
     unit = one(masses[0])
-    factors = [[zero(unit)] + [mass**m / factorial(m) for m in range(1, count + 1)] for mass in masses]
+    powers = [[mass**i for i in range(count + 1)] for mass in masses]
     result = {}
-    polynomials: dict[tuple[int, ...], list[Any]] = {(): [unit] + [zero(unit)] * count}
+    hits: dict[tuple[int, ...], list[Any]] = {(): [unit] + [zero(unit)] * count}
     for size in range(1, min(count, len(masses)) + 1):
         longer = {}
         for members in combinations(range(len(masses)), size):
-            old, new = polynomials[members[:-1]], factors[members[-1]]
+            old, power = hits[members[:-1]], powers[members[-1]]
             longer[members] = [
-                sum((old[i] * new[n - i] for i in range(1, n + 1)), old[0] * new[n]) for n in range(count + 1)
+                sum((comb(n, i) * power[i] * old[n - i] for i in range(1, n + 1)), zero(unit)) for n in range(count + 1)
             ]
-            result[members] = factorial(count) * longer[members][count]
-        polynomials = longer
+            result[members] = longer[members][count]
+        hits = longer
     return result
 
 

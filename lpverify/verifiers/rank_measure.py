@@ -45,11 +45,10 @@ def rescaled(above: Array, width: Array, mass: Array, scale: Array) -> RankMeasu
 
     A node whose lengths are all below the smallest double gets one position for all pieces; its splits are neutral.
     """
-    used = mass > 0
-    top = np.max(np.where(used, above + width, zero(mass)), axis=-1)
+    above, width = (np.where(mass > 0, lengths, zero(mass)) for lengths in (above, width))
+    top = np.max(above + width, axis=-1)
     if not is_exact(mass) and top.all():
         return RankMeasure(above / top[:, None], width / top[:, None], mass, scale * top)
-    above, width = (np.where(used, lengths, zero(mass)) for lengths in (above, width))
     above = divide(above, top[:, None], where_zero=one(mass))
     return RankMeasure(above, divide(width, top[:, None], where_zero=zero(mass)), mass, scale * top)
 
