@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -76,8 +77,7 @@ def parse_json(text: str, where: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
             raise errors.fail(f"{where}: key {json.dumps(twice)[:50]}", got="two values", expected="one")
         return result
 
@@ -356,10 +356,9 @@ def provenance(*packages: str) -> dict[str, Any]:
     """
     values: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
     for package in ("lpverify", *packages):
-        try:
+        values[package] = None
+        with suppress(PackageNotFoundError):
             values[package] = version(package)
-        except PackageNotFoundError:
-            values[package] = None
     return values | {"git": checkout(ROOT)}
 
 

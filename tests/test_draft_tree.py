@@ -68,7 +68,7 @@ def test_leaves_at_any_depth() -> None:
     assert tree.node_of.tolist() == [[0, 1, 3], [0, 1, 1], [0, 2, 4]]
     assert (tree.multiplicity.tolist(), tree.ends.tolist()) == ([3, 2, 1, 1, 1], [0, 1, 0, 1, 1])
     assert (tree.inner_nodes.tolist(), tree.draft_row.tolist()) == ([0, 1, 2], [0, 1, 2, -1, -1])
-    assert not tree.ends_only_at_leaves
+    assert tree.ends[tree.inner_nodes].any()
     assert [tree.drafted(node) for node in range(5)] == [(0, 0, 2), (1,), (2,), (), ()]
     assert tree.lengths.tolist() == [2, 1, 2]
     by_node = DraftTree.build([[0], [2, 2]], P3[:1] * 4, [[k, 0.5 - k, 0.5] for k in (0.1, 0.2, 0.3, 0.4)])

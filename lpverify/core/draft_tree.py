@@ -57,11 +57,6 @@ class Topology:
         starts: list[int] = np.searchsorted(self.depth, range(self.paths.shape[1] + 2)).tolist()
         return starts
 
-    @property
-    def ends_only_at_leaves(self) -> bool:
-        """Does every path go on at every node that has children."""
-        return not self.ends[self.inner_nodes].any()
-
     def children(self, node: int) -> list[int]:
         """The distinct drafted children of ``node``, in order of first appearance."""
         return np.flatnonzero(self.parent == node).tolist()

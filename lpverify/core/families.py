@@ -21,19 +21,6 @@ from lpverify.core import rows as probability_rows
 from lpverify.core.model_pair import ModelPair, check_size
 from lpverify.numerics import Array
 
-__all__ = [
-    "ADVERSARIAL_KINDS",
-    "FAMILIES",
-    "PARAMETERS",
-    "adversarial",
-    "dirichlet",
-    "family",
-    "markov",
-    "rational",
-    "softmax",
-]
-
-
 Seed = int | np.random.Generator
 Draw = Callable[[np.random.Generator, int], tuple[Array, Array]]  # (generator, rows) -> target rows, draft rows
 
@@ -49,10 +36,10 @@ def dirichlet(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPa
     _size(vocab, depth)
     errors.number("alpha", alpha, above=0)
 
-    def rows_of(rng: np.random.Generator, rows: int) -> Array:
-        return _dirichlet(rng, rows, vocab, alpha)
+    def draw(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
+        return _dirichlet(rng, rows, vocab, alpha), _dirichlet(rng, rows, vocab, alpha)
 
-    return _tree(depth, vocab, seed, lambda rng, rows: (rows_of(rng, rows), rows_of(rng, rows)))
+    return _tree(depth, vocab, seed, draw)
 
 
 def markov(vocab: int, depth: int, seed: Seed, alpha: float = 1.0) -> ModelPair:
@@ -145,12 +132,11 @@ BUILDERS = {"dirichlet": dirichlet, "markov": markov, "softmax": softmax, "ratio
 PARAMETERS = {name: tuple(signature(build).parameters)[3:] for name, build in BUILDERS.items()}
 ADVERSARIAL_KINDS = ("one-hot-target", "one-hot-draft", "disjoint", "zero-draft-mass", "equal", "ties", "subnormal")
 FAMILIES = (*PARAMETERS, *ADVERSARIAL_KINDS)  # the names that `family` takes
+__all__ = [*BUILDERS, "adversarial", "family", "ADVERSARIAL_KINDS", "FAMILIES", "PARAMETERS"]
 
 
 def family(name: str, vocab: int, depth: int, seed: Seed, **parameters: Any) -> ModelPair:
-    """A member of the family ``name``: a function of this module by name, or a kind of `adversarial`.
-
-    Raises InputError for an unknown name, or a parameter that the family does not take.
+    """A member of the family ``name`` of `FAMILIES`. Raises InputError for another name or an unknown parameter.
 
     >>> family("dirichlet", 3, 2, seed=0, alpha=0.5).nodes
     12
@@ -169,7 +155,7 @@ def family(name: str, vocab: int, depth: int, seed: Seed, **parameters: Any) -> 
 def _adversarial(kind: str, rng: np.random.Generator, rows: int, vocab: int) -> tuple[Array, Array]:
     """Target and draft rows of a kind of `adversarial`."""
     target, draft = np.zeros((2, rows, vocab))
-    if kind in ("one-hot-target", "one-hot-draft"):
+    if kind.startswith("one-hot"):
         one_hot = np.eye(vocab)[rng.integers(vocab, size=rows)]
         other = _dirichlet(rng, rows, vocab, 1.0)
         return (one_hot, other) if kind == "one-hot-target" else (other, one_hot)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.rows import as_rows, check_rows, check_tokens, softmax
-from lpverify.numerics import Array, Levels, as_float, is_exact, ones
+from lpverify.numerics import Array, Levels, as_float, as_fractions, is_exact, ones
 
 MAX_TABLE_ENTRIES = 50_000_000  # largest V + V^2 + ... + V^L of one table that is ever built (0.4 GB in float64)
 MAX_DEPTH = 1_000  # only a vocabulary of one token comes near it before MAX_TABLE_ENTRIES
@@ -79,10 +78,9 @@ class ModelPair:
             raise errors.fail("target", got="no level", expected="a depth of at least 1")
         if len(target) != len(draft):
             raise errors.fail("draft", got=f"{len(draft)} levels", expected=f"{len(target)} as in the target")
-        blocks = {f"target level {i}": rows for i, rows in enumerate(target)}
-        blocks |= {f"draft level {i}": rows for i, rows in enumerate(draft)}
-        if bonus is not None:
-            blocks["bonus"] = bonus
+        tables = {"target": target, "draft": draft}
+        blocks = {f"{name} level {i}": rows for name, levels in tables.items() for i, rows in enumerate(levels)}
+        blocks |= {} if bonus is None else {"bonus": bonus}
         rows = list(_checked(blocks, tokens, normalize).values())
         return cls._of(rows[: len(target)], rows[len(target) : 2 * len(target)], rows[2 * len(target) :], tokens)
 
@@ -195,9 +193,8 @@ class ModelPair:
         shapes = ((size,), (size, size), (tree.level_size(size, len(target)), size))
         if after.shape not in shapes:
             raise errors.fail("bonus", got=_shape(after), expected=f"one of {shapes}")
-        labels = tuple(str(x) for x in range(size)) if tokens is None else check_tokens("tokens", tokens, size)
-        frozen = [tuple(_frozen(level) for level in levels) for levels in (target, draft)]
-        return cls(frozen[0], frozen[1], _frozen(after), labels)
+        frozen = [tuple(map(_frozen, levels)) for levels in (target, draft)]
+        return cls(frozen[0], frozen[1], _frozen(after), check_tokens("tokens", tokens, size))
 
     def __eq__(self, other: object) -> bool:
         """Equal labels and equal tables in the same arithmetic."""
@@ -301,17 +298,15 @@ def _checked(blocks: Mapping[str, Any], tokens: Labels, normalize: bool, depth: 
     if depth is not None:
         check_size("tables", size, errors.integer("depth", depth, min=1))
     kinds = {array.dtype.kind for array in arrays.values()}
-    exact = "O" in kinds
-    if exact and "f" in kinds:
+    if {"O", "f"} <= kinds:
         raise errors.fail("tables", got="Fractions in some rows and floats in others", expected="one kind of number")
-    labels = tuple(str(x) for x in range(size)) if tokens is None else check_tokens("tokens", tokens, size)
-    rows = {}
+    labels, rows = check_tokens("tokens", tokens, size), {}
     for name, array in arrays.items():
         if array.shape[1] != size:
             expected = f"{size} as in {next(iter(arrays))}"
             raise errors.fail(name, got=f"rows of {array.shape[1]} tokens", expected=expected)
         if array.dtype.kind == "i":
-            array = np.vectorize(Fraction, otypes=[object])(array.tolist()) if exact else array.astype(np.float64)
+            array = as_fractions(array) if "O" in kinds else as_float(array)
         single = len(array) == 1 and not name.startswith(("target level", "draft level"))
         position = (lambda row, name=name: name) if single else (lambda row, name=name: f"{name} row {row}")
         rows[name] = check_rows(array, position, labels, normalize)

@@ -52,8 +52,8 @@ class VerifyProblem:
         return VerifyProblem(self.pair, num_paths, self.name, self.description)
 
 
+# What every public function accepts for a problem (`as_problem`)
 ProblemLike: TypeAlias = VerifyProblem | ModelPair | str | os.PathLike[str] | Mapping[str, Any]
-"""What every public function accepts for a problem (`as_problem`)."""
 
 
 def as_problem(source: ProblemLike, num_paths: int | None = None, *, normalize: bool = False) -> VerifyProblem:
@@ -120,8 +120,7 @@ def load_problem(
     if not isinstance(source, str | os.PathLike):
         expected = "a path or the name of an example (as_problem accepts tables and documents)"
         raise errors.fail("problem file", got=errors.shown(source), expected=expected)
-    where = os.fspath(source) or '""'
-    name = Path(source).stem
+    where, name = os.fspath(source) or '""', Path(source).stem
     try:
         if source in example_names():
             text = (files("lpverify") / "examples" / f"{name}.json").read_text(encoding="utf-8")

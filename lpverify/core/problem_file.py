@@ -1,19 +1,7 @@
 """The problem format ``lpverify/problem@1``: a JSON document to tables and back.
 
-::
-
-    {"format": "lpverify/problem@1", "name": "...", "description": "...", "vocab": 3 | ["A", "B", "C"], "depth": 2,
-     "target": TABLE, "draft": TABLE}
-    TABLE = {"kind": "iid", "probs": [...]}                        the same row at every prefix
-          | {"kind": "markov", "initial": [...], "transition": [[...], ...]}   the next token depends on the last one
-          | {"kind": "tree", "levels": [[[row]], [[row], [row], ...], ...]}    level i: V^i rows, lexicographic
-
-A target of kind tree may also have ``"bonus"``, the rows after a whole path (1, V or V^L of them; uniform without).
-A probability is a number or a string ("1/3", "0.2"). If all entries of both tables are strings or integers, the problem
-is rational: the rows are Fractions and must sum to exactly 1. Otherwise they are float64 and their sums may differ from
-1 by ROW_SUM_TOLERANCE; they are kept as written and never rescaled unless that is asked for.
-
-Rows and entries in messages count from 0, like the indices of the JSON arrays.
+docs/command-line.md describes the format to those who write such files. Rows and entries in messages count from 0, like
+the indices of the JSON arrays.
 """
 
 from __future__ import annotations
@@ -100,11 +88,9 @@ class Block(NamedTuple):
 
     def float_entry(self) -> tuple[str, Any] | None:
         """Position and value of the first entry that is a float."""
-        for i, row in enumerate(self.rows):
-            for j, entry in enumerate(row):
-                if isinstance(entry, float | np.floating):
-                    return f"{self.position(i)} entry {j}", entry
-        return None
+        entries = ((i, j, entry) for i, row in enumerate(self.rows) for j, entry in enumerate(row))
+        floats = (entry for entry in entries if isinstance(entry[2], float | np.floating))
+        return next(((f"{self.position(i)} entry {j}", entry) for i, j, entry in floats), None)
 
     def read(self, tokens: Sequence[str], exact: bool, normalize: bool) -> Array:
         """The validated rows, Fractions or float64."""
@@ -149,8 +135,7 @@ def parse_problem(
             got, limit = errors.shown(value), str(MAX_TABLE_ENTRIES)
             raise errors.too_large(f"{where}: {key}", size=got, limit=limit, instead="use a smaller one")
     check_size(where, size, parsed.depth)
-    tokens = [str(token) for token in range(size)] if isinstance(parsed.vocab, int) else parsed.vocab
-    labels = check_tokens(f"{where}: vocab", tokens)
+    labels = check_tokens(f"{where}: vocab", None if isinstance(parsed.vocab, int) else parsed.vocab, size)
     raw = {"target": parsed.target, "draft": parsed.draft}
     blocks = {role: _blocks(f"{where}: {role}", table, labels, parsed.depth) for role, table in raw.items()}
     entries = (block.float_entry() for block in (*blocks["target"], *blocks["draft"]))

@@ -49,14 +49,12 @@ class RankTable(Result):
 
     Sparse: entry e puts mass ``mass[e]`` on leaf ``leaf[e]`` and the rank bin ``[edges[bin[e]], edges[bin[e]+1]]``.
     The mass of a leaf sums to its draft probability, that of a bin to its width; inside a bin the rank is uniform.
-
-    ``edges`` has the shape (B+1,), from 0 to 1; ``leaf``, ``bin`` and ``mass`` have the shape (E,).
     """
 
-    edges: Array
-    leaf: npt.NDArray[np.int64]
-    bin: npt.NDArray[np.int64]
-    mass: Array
+    edges: Array  # (B+1,), from 0 to 1
+    leaf: npt.NDArray[np.int64]  # (E,)
+    bin: npt.NDArray[np.int64]  # (E,)
+    mass: Array  # (E,)
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,9 +159,7 @@ class CaseAudit(Result):
     mode: str  # "exact" (all drafts and choices enumerated), "sampled", or "refused" (too large for the verifier)
     rational: bool  # whether Fractions were used
     count: int = 0  # runs enumerated, drafts summed over, or draws
-    total_variation: float | Fraction | None = (
-        None  # of the emitted tokens' distribution (or the sample) to the target's
-    )
+    total_variation: float | Fraction | None = None  # of the emitted (or sampled) distribution to the target's
     threshold: float | None = None  # if sampled, the distance from which the sample is rejected
     smallest_found: float | None = None  # if sampled, the distance that is detected with probability 0.99
     finding: Finding | None = None  # why it is not lossless

@@ -88,7 +88,7 @@ def _as_array(name: str, values: Any) -> Array:
             got = "rows of different lengths" if isinstance(entry, list | tuple) else str(error)
             index = ", ".join(str(index) for index in np.unravel_index(i, array.shape))
             raise errors.fail(f"{name} entry {index}", got=got, expected="a probability") from None
-    kinds = {type(entry) for entry in entries}
+    kinds = set(map(type, entries))
     if kinds == {float, Fraction}:
         raise errors.fail(name, got="Fractions in some entries and floats in others", expected="one kind of number")
     result = np.empty(len(entries), dtype=np.float64 if kinds == {float} else object)
@@ -148,9 +148,11 @@ def softmax(name: str, logits: Any, temperature: float) -> Array:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def check_tokens(what: str, tokens: Sequence[Any], size: int | None = None) -> tuple[str, ...]:
-    """Labels as a tuple: different strings of valid Unicode, ``size`` of them. Raises InputError."""
-    if size is not None and len(tokens) != size:
+def check_tokens(what: str, tokens: Sequence[Any] | None, size: int) -> tuple[str, ...]:
+    """``size`` different labels of valid Unicode as a tuple; without any, the numbers 0..V-1. Raises InputError."""
+    if tokens is None:
+        return tuple(map(str, range(size)))
+    if len(tokens) != size:
         raise errors.fail(what, got=f"{len(tokens)} labels", expected=f"{size}, one for each token")
     first: dict[str, int] = {}
     for i, label in enumerate(tokens):

@@ -18,8 +18,8 @@ from lpverify import errors
 
 T = TypeVar("T")
 
+# What a type expects that does not say so itself
 PLAIN = {"list_type": "a list", "dict_type": "an object", "model_type": "an object", "string_type": "a text"}
-"""What a type expects that does not say so itself."""
 
 
 def expected(text: str) -> WrapValidator:
@@ -36,16 +36,10 @@ def expected(text: str) -> WrapValidator:
 
 
 def validate(kind: TypeAdapter[T], data: Any, where: str, separator: str = ": ") -> T:
-    """Convert ``data`` to the type ``kind``.
+    """Convert what ``json`` or ``tomllib`` parsed to the type ``kind``; its parts but objects and lists use `expected`.
 
-    Args:
-        kind: The type. Its parts that are not objects or lists use `expected`.
-        data: What ``json`` or ``tomllib`` parsed.
-        where: The file, and the position in it if ``data`` is a part of the file.
-        separator: Stands between ``where`` and the position in ``data``.
-
-    Raises:
-        InputError: Names the position of the first error, what came and what was expected.
+    ``where`` is the file, and the position in it if ``data`` is a part of the file; ``separator`` stands between it and
+    the position in ``data``. Raises InputError with the position of the first error.
 
     >>> validate(TypeAdapter(dict[str, list[int]]), {"a": 3}, "f.json")
     Traceback (most recent call last):
@@ -57,13 +51,11 @@ def validate(kind: TypeAdapter[T], data: Any, where: str, separator: str = ": ")
         first = error.errors()[0]
     *parents, last = first["loc"] or ("",)
     path = ""
-    for step in parents if first["type"] in ("missing", "extra_forbidden") else first["loc"]:
+    for step in parents if first["type"] == "missing" else first["loc"]:
         path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else str(step)
     position = f"{where}{separator}{path}" if path else where
     if first["type"] == "missing":
         raise errors.fail(position, got=f"no {last}", expected="one")
-    if first["type"] == "extra_forbidden":
-        raise errors.fail(position, got=f"the unknown key {came(last)}", expected="only known keys")
     details = first.get("ctx", {})
     got = details.get("got", came(first["input"]))
     raise errors.fail(position, got=got, expected=details.get("expected") or PLAIN.get(first["type"], first["msg"]))

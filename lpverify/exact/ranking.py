@@ -13,7 +13,7 @@ Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import factorial
 
@@ -35,12 +35,20 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RankingResult:
-    """``order`` lists the leaves of positive draft mass, best first; ``complete`` says that every order was tried."""
+    """The best of the orders that were tried."""
 
     block_efficiency: float
-    order: Orders  # (leaves with Q > 0,)
+    order: Orders  # the leaves of positive draft mass, best first
     orders_tried: int
-    complete: bool
+    complete: bool  # whether every order was tried
+
+    def or_better(self, pair: ModelPair, orders: Orders, num_paths: int) -> RankingResult:
+        """The best of this order and ``orders``."""
+        values, tried = evaluate_orders(pair, orders, num_paths), self.orders_tried + len(orders)
+        winner = int(np.argmax(values))
+        if values[winner] > self.block_efficiency:
+            return replace(self, block_efficiency=float(values[winner]), order=orders[winner], orders_tried=tried)
+        return replace(self, orders_tried=tried)
 
 
 def best_ranking(problem: ProblemLike, *, seed: int = 0, effort: int = EFFORT) -> RankingResult:
@@ -89,17 +97,11 @@ def evaluate_orders(pair: ModelPair, orders: Orders, num_paths: int) -> Floats:
 
 
 def _all_orders(pair: ModelPair, num_paths: int, active: Orders) -> RankingResult:
-    best, best_order, tried = -1.0, active, 0
-    count = len(active) - 1
+    best, count = RankingResult(-1.0, active, 0, complete=True), len(active) - 1
     others = np.array(list(permutations(range(count))), dtype=np.int64).reshape(factorial(count), count)
     for first in range(len(active)):
-        orders = np.insert(np.delete(active, first)[others], 0, active[first], axis=1)
-        values = evaluate_orders(pair, orders, num_paths)
-        tried += len(orders)
-        winner = int(np.argmax(values))
-        if values[winner] > best:
-            best, best_order = float(values[winner]), orders[winner]
-    return RankingResult(best, best_order, tried, complete=True)
+        best = best.or_better(pair, np.insert(np.delete(active, first)[others], 0, active[first], axis=1), num_paths)
+    return best
 
 
 def greedy_order(pair: ModelPair) -> Orders:
@@ -121,19 +123,14 @@ def _local_search(pair: ModelPair, num_paths: int, rng: np.random.Generator, all
         ratio = divide(pair.target_paths[-1], mass, where_zero=0.0)
     starts = [greedy_order(pair), np.argsort(-ratio, kind="stable")]
     orders = np.array([start[mass[start] > 0] for start in starts])
-    best, order, tried, misses = -1.0, orders[0], 0, 0
+    best, misses = RankingResult(-1.0, orders[0], 0, complete=False), 0
     while misses < PATIENCE:
-        values = evaluate_orders(pair, orders, num_paths)
-        tried += len(orders)
-        winner = int(np.argmax(values))
-        if values[winner] > best:
-            best, order, misses = float(values[winner]), orders[winner], 0
-        else:
-            misses += 1
-        if tried + batch > allowed:
+        before, best = best, best.or_better(pair, orders, num_paths)
+        misses = misses + 1 if best.order is before.order else 0
+        if best.orders_tried + batch > allowed:
             break
-        orders = np.array([_move(order, pair, rng) for _ in range(batch)])
-    return RankingResult(best, order, tried, complete=False)
+        orders = np.array([_move(best.order, pair, rng) for _ in range(batch)])
+    return best
 
 
 def _move(order: Orders, pair: ModelPair, rng: np.random.Generator) -> Orders:

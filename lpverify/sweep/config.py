@@ -1,30 +1,10 @@
 """Sweeps: which problems and algorithms a configuration asks for, and the rows of one task.
 
-A configuration is a TOML file. Wherever a number is expected, a list of numbers asks for each of them, combined with
-all others. The keys of `Settings` can stand at the top, for all families, or in one family:
-
-    vocab = [3, 4]              # V
-    depth = 2                   # L
-    paths = [1, 2, 4]           # K
-    seeds = 5                   # seeds 0..4; or a list of seeds
-    algorithms = ["bv", "gbv"]  # default: all, with the optimum, the best single ranking and the node relaxation
-    tolerance = 1e-9            # certified gap of the optimum at which the solver stops
-    time_limit = 60             # seconds of one solve; default: none
-    max_drafts = 1_000          # maximum number of drafts that are enumerated for the error of an output distribution
-    max_terms = 1_000_000       # maximum number of terms of an exact evaluation; default: the limit of the method
-
-    [[family]]
-    name = "dirichlet"          # a name of `lpverify.core.families.FAMILIES`, and its parameters
-    alpha = [0.5, 1.0]
-
-    [[family]]
-    name = "folder"             # every problem file of a folder, for example one of `lpverify extract`;
-    path = "trees"              # no vocab, depth or seeds. Relative to the configuration file.
-
-A task is one problem with K paths. It solves for the optimum once and gives one row for each algorithm. A row is a
-JSON object that says everything it depends on, and its ``key`` is a hash of that, so rows of several sweeps can share
-a file. A problem of a folder is identified by the name and the content of its file, wherever the folder is. In a row
-``certified`` says whether the certificate of the optimum was confirmed without the solver.
+docs/command-line.md describes the configuration, a TOML file. A task is one problem with K paths. It solves for the
+optimum once and gives one row for each algorithm. A row is a JSON object that says everything it depends on, and its
+``key`` is a hash of that, so rows of several sweeps can share a file. A problem of a folder is identified by the name
+and the content of its file, wherever the folder is. In a row ``certified`` says whether the certificate of the optimum
+was confirmed without the solver.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class SelectedPath:
 
     def __call__(self, tree: DraftTree) -> StopDistribution:
         """The stop distribution. Raises InputError where a path ends at a node at which another continues."""
-        if not tree.ends_only_at_leaves:
+        if tree.ends[tree.inner_nodes].any():
             expected = "paths that all continue, or all end, at a node: selection by rank needs it"
             raise errors.fail("drafted tree", got="a path that ends where another continues", expected=expected)
         rows = rows_of(tree)
