@@ -8,8 +8,7 @@ import ast as _ast
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 
-_HOMES = {}
-"""Public name -> module and name in it; some are modules themselves."""
+_HOMES = {}  # public name -> module and name in it; some are modules themselves
 
 for _node in _ast.parse(_Path(__file__).with_suffix(".pyi").read_text()).body:
     if isinstance(_node, _ast.ImportFrom):

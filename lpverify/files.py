@@ -148,20 +148,17 @@ def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] =
 class JsonLines:
     """A file of JSON rows, one a line, that one process at a time appends to and that an interrupted run resumes from.
 
-    Every line is an object that starts with ``"schema"`` and, if the file has an identity, ``"settings"``: each line
-    says what it is and what it was computed from.
+    Every line is an object that starts with ``"schema"`` and, if the file has an ``identity``, ``"settings"``, the JSON
+    data that the rows depend on besides their own keys.
 
-    - Opening a file changes no byte of it. A file that has a line of another kind is refused.
-    - ``identity``, JSON data, describes everything the rows depend on besides their own keys. A file with another
-      identity is refused; the message names the first entry that differs and offers ``instead``.
-    - A writer that is killed leaves complete lines and perhaps a part of one. The next writer drops that part when it
-      appends; the row is then computed again.
+    - Opening a file changes no byte of it. A file that has a line of another kind or identity is refused; the message
+      names the first entry that differs and offers ``instead``. ``rows`` are those that were in the file.
     - The file is locked until `close` or the end of the process. A second process is refused.
-    - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only.
+    - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only. A writer that is killed may
+      leave a part of one; the next writer drops it when it appends, and the row is then computed again.
     - ``inputs``, the files that the command reads, must not be ``path``. A ``path`` of None keeps nothing.
 
-    ``rows`` are those that were in the file when it was opened. Raises InputError for a file that is refused or cannot
-    be written. Use it as a context manager::
+    Raises InputError for a file that is refused or cannot be written. Use it as a context manager::
 
         with JsonLines("rows.jsonl", "lpverify/decode-record@1", {"seed": 0}) as lines:
             finished = lines.read(parse)
@@ -178,15 +175,16 @@ class JsonLines:
         instead: str = "a new file (or delete this one to compute it again)",
     ) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._path, self._schema, self._instead = path, schema, instead
+        self._path = "" if path is None else os.fspath(path)
+        self._schema, self._instead = schema, instead
         self._head: dict[str, Any] = {"schema": schema}
         if identity is not None:
             self._head["settings"] = json.loads(json.dumps(identity))  # tuples as lists, as in the file
         self._file: FileIO | None = None
         self._created, self._end, self._separator = False, 0, b""
         if path is not None:
-            distinct({os.fspath(path): path}, inputs=inputs)
-            self._open(os.fspath(path))
+            distinct({self._path: path}, inputs=inputs)
+            self._open()
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +215,7 @@ class JsonLines:
         content = self._separator + "".join(lines).encode()
         handle = self._file.fileno()
         try:
-            if not os.path.samestat(os.fstat(handle), os.stat(str(self._path))):
+            if not os.path.samestat(os.fstat(handle), os.stat(self._path)):
                 raise FileNotFoundError(0, "a file that was replaced while the command ran")
             os.ftruncate(handle, self._end)
             os.lseek(handle, self._end, os.SEEK_SET)
@@ -237,17 +235,16 @@ class JsonLines:
                 if end > self._end:
                     self._end, self._separator = end, b""
         except OSError as error:
-            raise errors.fail(str(self._path), got=_reason(error), expected="a file to append to") from error
+            raise errors.fail(self._path, got=_reason(error), expected="a file to append to") from error
 
     def keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
         """Drop the `rows` that are not ``wanted`` from the file, which is replaced in one step."""
         rows = [row for row in self.rows if wanted(row)]
         if self._file is None or len(rows) == len(self.rows):
             return
-        path = os.fspath(str(self._path))
-        write_whole(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        write_whole(self._path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
         self.close()  # its lock was on the file that was replaced
-        self._open(path)
+        self._open()
 
     def close(self) -> None:
         """Release the lock. A file that was created and got no row is removed."""
@@ -256,30 +253,27 @@ class JsonLines:
             return
         with suppress(OSError):
             status = os.fstat(file.fileno())
-            if self._created and status.st_size == 0 and os.path.samestat(status, os.stat(str(self._path))):
-                os.unlink(str(self._path))
+            if self._created and status.st_size == 0 and os.path.samestat(status, os.stat(self._path)):
+                os.unlink(self._path)
         file.close()
 
-    def _open(self, path: str) -> None:
+    def _open(self) -> None:
         try:
-            self._file, self._created = _open_locked(path)
+            self._file, self._created = _open_locked(self._path)
         except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
-            raise errors.fail(path, got=_reason(error), expected="a file to append to") from error
+            raise errors.fail(self._path, got=_reason(error), expected="a file to append to") from error
         try:
-            self._load(path)
+            self._load(self._file.readall())
         except BaseException:
             self.close()
             raise
 
-    def _load(self, path: str) -> None:
-        assert self._file is not None
-        content = self._file.readall()
+    def _load(self, content: bytes) -> None:
         *lines, tail = [content, b""] if content.startswith(b"{\n") else content.split(b"\n")  # one indented object
-        self.rows = [self._parse(f"{path} line {number}", line) for number, line in enumerate(lines, start=1)]
+        self.rows = [self._parse(number, line) for number, line in enumerate(lines, start=1)]
         self._end, self._separator = len(content) - len(tail), b""
         if not tail:
             return
-        where = f"{path} line {len(lines) + 1}"
         opening = json.dumps({"schema": self._schema})[:-1].encode()
         torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
         ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
@@ -288,10 +282,11 @@ class JsonLines:
         except (ValueError, RecursionError):
             if ours:
                 return  # the next `append` drops it
-        self.rows.append(self._parse(where, tail))
+        self.rows.append(self._parse(len(lines) + 1, tail))
         self._end, self._separator = len(content), b"\n"
 
-    def _parse(self, where: str, line: bytes) -> dict[str, Any]:
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        where = f"{self._path} line {number}"
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
@@ -300,15 +295,12 @@ class JsonLines:
             got = repr(line[:40].decode(errors="replace"))
             raise errors.fail(where, got=got, expected=f"a row of {self._schema}; the file is left as it is")
         if "settings" in self._head and row.get("settings") != self._head["settings"]:
-            raise self._difference(where, row.get("settings"))
+            stored, asked = (_leaves("settings", source.get("settings")) for source in (row, self._head))
+            name = next(name for name in sorted(stored.keys() | asked.keys()) if stored.get(name) != asked.get(name))
+            got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
+            expected = f"{asked[name]!r}" if name in asked else f"no {name}"
+            raise errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
         return row
-
-    def _difference(self, where: str, settings: Any) -> errors.InputError:
-        stored, asked = _leaves("settings", settings), _leaves("settings", self._head["settings"])
-        name = next(name for name in sorted(stored.keys() | asked.keys()) if stored.get(name) != asked.get(name))
-        got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
-        expected = f"{asked[name]!r}" if name in asked else f"no {name}"
-        return errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
 
 
 def _leaves(name: str, value: Any, above: str = "") -> dict[str, Any]:

@@ -125,10 +125,10 @@ def accumulate_rows(index: Any, values: Array, size: int) -> Array:
 
 
 def up_the_tree(leaves: Array, vocab_size: int, depth: int) -> Levels:
-    """The node function whose value at a node is the sum over the leaves below it, levels 0..depth."""
+    """The node function whose value at a node is the sum over the leaves below it (last axis), levels 0..depth."""
     levels = [leaves]
     for _ in range(depth):
-        levels.append(levels[-1].reshape(-1, vocab_size).sum(axis=1))
+        levels.append(levels[-1].reshape(*leaves.shape[:-1], -1, vocab_size).sum(axis=-1))
     return tuple(reversed(levels))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -231,7 +232,7 @@ def _blocks(what: str, raw: dict[str, Any], tokens: Sequence[str], depth: int) -
         for i, rows in enumerate(table.levels):
             name, count = f"{what}.levels[{i}]", tree.level_size(size, i)
             _check_length(name, rows, (count,), f"{count} rows, one for each prefix of {i} tokens")
-            blocks.append(Block(rows, _of_prefix(name, i, tokens)))
+            blocks.append(Block(rows, partial(_of_prefix, name, i, tokens)))
         if table.bonus is not None:
             counts = (1, size, tree.level_size(size, depth))
             _check_length(f"{what}.bonus", table.bonus, counts, f"{counts[0]}, {counts[1]} or {counts[2]} rows")
@@ -248,9 +249,6 @@ def _check_length(what: str, entries: Sequence[Any], lengths: Sequence[int], exp
         raise errors.fail(what, got=f"a list of {len(entries)}", expected=expected)
 
 
-def _of_prefix(level: str, depth: int, tokens: Sequence[str]) -> Callable[[int], str]:
-    def position(row: int) -> str:
-        prefix = " ".join(tokens[token] for token in tree.prefix_of(row, depth, len(tokens)))
-        return f"{level} row {row} (prefix {errors.shown(prefix)})"
-
-    return position
+def _of_prefix(level: str, depth: int, tokens: Sequence[str], row: int) -> str:
+    prefix = " ".join(tokens[token] for token in tree.prefix_of(row, depth, len(tokens)))
+    return f"{level} row {row} (prefix {errors.shown(prefix)})"

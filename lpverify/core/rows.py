@@ -25,9 +25,7 @@ def number(entry: Any) -> Fraction | float:
     >>> number("1/3"), number(0.5), number(1)
     (Fraction(1, 3), 0.5, Fraction(1, 1))
     """
-    if type(entry) is float:  # the quick way for large tables
-        return entry
-    if isinstance(entry, float | np.floating):
+    if isinstance(entry, (float, np.floating)):
         return float(entry)
     shown = errors.shown(entry)
     if isinstance(entry, bool) or not isinstance(entry, str | int | np.integer | Fraction | Decimal):

@@ -1,13 +1,10 @@
 """Exact block efficiency of verifiers with a closed form: one pass down the tree (theory 1, 3, 4, 5).
 
-The verified path follows the selection distribution Q* (Q itself for verifiers of the first path). The probability
-f(c) that the accepted prefix passes through node c is
-
-    f(root) = 1,      f(cx) = min(p(x|c) f(c), Q*(cx)),      block efficiency = sum_c f(c)
-
-(token rule: f(cx) = f(c) min(p(x|c), q(x|c))). `Verifier.closed_form` says which formula a verifier follows, and
-`Verifier.split` how its Q* splits at a node. On a rational pair everything is a Fraction; ``pair.floats`` is the same
-in float64, with full relative accuracy down to path probabilities of 1e-300.
+With the selection distribution Q* of the verified path (Q for verifiers of the first path), the probability f(c) that
+the accepted prefix passes through node c is f(root) = 1, f(cx) = min(p(x|c) f(c), Q*(cx)) (token rule: f(cx) = f(c)
+min(p(x|c), q(x|c))), and block efficiency is sum_c f(c). `Verifier.closed_form` says which formula a verifier follows,
+and `Verifier.split` how its Q* splits at a node. On a rational pair everything is a Fraction; ``pair.floats`` is the
+same in float64, with full relative accuracy down to path probabilities of 1e-300.
 
 Leviathan et al. 2023 (token rule), Sun et al. arXiv 2403.10444 (BV), Thomas and Pal arXiv 2602.16961 (GBV).
 """
@@ -109,8 +106,7 @@ def selection_distribution(pair: ModelPair, num_paths: int, split: SplitRule) ->
             rows.append(result.q_star)
             if depth < pair.depth - 1:
                 weights.append(acceptance(weight[part, None] * target[part], result.q_star).reshape(-1))
-                count = len(result.q_star)
-                nodes, tokens = np.repeat(np.arange(count), vocab_size), np.tile(np.arange(vocab_size), count)
+                nodes, tokens = np.indices(result.q_star.shape).reshape(2, -1)
                 measures.append(compact(result.children(nodes, tokens)))
         selected.append((selected[-1][:, None] * np.concatenate(rows)).reshape(-1))
         if depth < pair.depth - 1:

@@ -1,13 +1,10 @@
 """Every algorithm beside the optimum: the one place that knows how each is evaluated.
 
-Rows of a comparison, by block efficiency:
-
-    token <= bv = single-path optimum          gbv <= best single ranking <= multi-path optimum <= node relaxation
-    every algorithm <= multi-path optimum,     policy = multi-path optimum
-
-``gap`` is the multi-path optimum's value minus an algorithm's block efficiency, for the same K (also for algorithms
-that look at one path); ``relative_gap`` divides it by the optimum. The optimum's value is its attained lower bound
-unless the solver proved more; the true gap is larger by at most the certified width.
+By block efficiency, token <= bv = single-path optimum, gbv <= best single ranking <= multi-path optimum <= node
+relaxation, and every algorithm <= policy = multi-path optimum. ``gap`` is the multi-path optimum's value minus an
+algorithm's block efficiency, for the same K (also for algorithms that look at one path); ``relative_gap`` divides it by
+the optimum. The optimum's value is its attained lower bound unless the solver proved more; the true gap is larger by at
+most the certified width.
 """
 
 from __future__ import annotations
@@ -82,15 +79,13 @@ class Comparison(Result):
         """All rows, columns `COLUMNS`: the optimum and the references first."""
         import pandas as pd
 
-        best = measure(self.problem, OPTIMUM, self.multi_path)
+        best, paths = measure(self.problem, OPTIMUM, self.multi_path), self.problem.num_paths
         relaxation, *others = self.references
         rows = [
-            (row.name, row.block_efficiency, self.gap(row), self.relative_gap(row), row.law_error, row.method)
+            (paths, row.name, row.block_efficiency, self.gap(row), self.relative_gap(row), row.law_error, row.method)
             for row in (relaxation, best, *others, *self.results)
         ]
-        frame = pd.DataFrame(rows, columns=list(COLUMNS[1:]))
-        frame.insert(0, COLUMNS[0], self.problem.num_paths)
-        return frame.astype(dict.fromkeys(COLUMNS[2:6], float))
+        return pd.DataFrame(rows, columns=list(COLUMNS)).astype(dict.fromkeys(COLUMNS[2:6], float))
 
 
 def comparison(
@@ -114,14 +109,11 @@ def comparison(
     is None, a refused algorithm is a row with ``refused`` set.
     """
     problem = as_problem(problem, num_paths)
-    chosen: list[Algorithm] = list(ALGORITHMS)
-    if isinstance(algorithms, str):
-        chosen = list(errors.choices("algorithms", algorithms, ALGORITHMS))
-    elif algorithms is not None:
-        chosen = [
-            errors.choice("algorithm", one, ALGORITHMS) if isinstance(one, str) else as_verifier(one, problem)
-            for one in algorithms
-        ]
+    listed = errors.choices("algorithms", algorithms, ALGORITHMS) if isinstance(algorithms, str) else algorithms
+    chosen = [
+        errors.choice("algorithm", one, ALGORITHMS) if isinstance(one, str) else as_verifier(one, problem)
+        for one in (ALGORITHMS if listed is None else listed)
+    ]
     stage("single-path optimum")
     single = single_path.solve(problem.pair)
     stage("multi-path optimum")

@@ -1,11 +1,8 @@
 """Exact evaluation of a verifier: block efficiency, accepted lengths, and the distribution of the emitted tokens.
 
-Three methods, which agree where they overlap:
-
-* ``"enumeration"``: the `StopDistribution` summed over all drafts with their exact probabilities: multisets of K
-  leaves, or ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes.
-* ``"recursion"``: on (node, number of paths through it), for top-down verifiers and Traversal (`exact.recursion`).
-* ``"closed form"``: prefix acceptance probabilities (`lpverify.exact.closed_form`), the value only.
+``"enumeration"`` sums the `StopDistribution` over all drafts with their exact probabilities: multisets of K leaves, or
+ordered K-tuples for verifiers that look at the order of the paths. It runs the very code that decodes. ``"recursion"``
+(`exact.recursion`) is for top-down verifiers and Traversal; ``"closed form"`` (`exact.closed_form`) gives the value.
 
 The first two give the emitted mass of every (stop node, next token). Continued by the target, this is the distribution
 of the first L+1 tokens; a verifier is lossless if it equals the target's. Everything is exact for rational problems.
@@ -33,8 +30,7 @@ from lpverify.lp.solve import solve
 from lpverify.numerics import Array, Levels, is_exact
 from lpverify.verifiers import StopDistribution, Verifier, names, verifier
 
-Algorithm: TypeAlias = str | Verifier | Callable[[DraftTree], StopDistribution]
-"""A verifier, its name, or a function that is one."""
+Algorithm: TypeAlias = str | Verifier | Callable[[DraftTree], StopDistribution]  # a verifier, its name, or a function
 
 METHODS = ("auto", "enumeration", "recursion", "closed form")
 MAX_DRAFTS = 20_000  # multisets or ordered tuples of paths: up to about 20 seconds in floats
@@ -72,7 +68,7 @@ def evaluate(
     """
     problem = as_problem(problem, num_paths)
     errors.choice("method", method, METHODS)
-    checked = as_verifier(algorithm, problem)
+    pair, checked = problem.pair, as_verifier(algorithm, problem)
     paths = 1 if checked.first_path_only else problem.num_paths
     recursive = checked.node_rule is not None or checked.leaf_to_root
     closed = checked.closed_form is not None
@@ -82,23 +78,20 @@ def evaluate(
         expected = "one of " + ", ".join(names(closed_form=True))
         raise errors.fail("method", got=f"closed form for {checked.name}", expected=expected)
     if method == "auto":
-        fits = IidPaths(paths).count(problem.pair, ordered=checked.path_order) <= (max_terms or MAX_DRAFTS)
+        fits = IidPaths(paths).count(pair, ordered=checked.path_order) <= (max_terms or MAX_DRAFTS)
         method = "recursion" if recursive else "closed form" if closed and not fits else "enumeration"
     if method == "closed form":
-        value = block_efficiency(problem.pair, checked, paths)
-        return Evaluation(checked.name, problem.num_paths, value, method, problem.pair.nodes)
+        value = block_efficiency(pair, checked, paths)
+        return Evaluation(checked.name, problem.num_paths, value, method, pair.nodes)
     if method == "enumeration":
-        masses, terms = enumerated_masses(problem.pair, checked, paths, max_terms or MAX_DRAFTS)
-    elif checked.node_rule is not None:
+        masses, terms = enumerated_masses(pair, checked, paths, max_terms or MAX_DRAFTS)
+    elif (rule := checked.node_rule) is not None:
         limit = max_terms or recursion.MAX_TUPLES
-        masses, terms = recursion.top_down_masses(
-            problem.pair, checked.node_rule, paths, ordered=checked.path_order, max_terms=limit
-        )
+        masses, terms = recursion.top_down_masses(pair, rule, paths, ordered=checked.path_order, max_terms=limit)
     else:
-        masses, terms = recursion.traversal_masses(problem.pair, paths, max_terms or recursion.MAX_VISITS)
-    pair, stopping = problem.pair, [level.sum() for level in masses]
-    accepted = np.cumsum(np.array(stopping, dtype=masses[0].dtype)[::-1])[::-1]
-    law = emitted_law(pair, masses)
+        masses, terms = recursion.traversal_masses(pair, paths, max_terms or recursion.MAX_VISITS)
+    stopping = np.array([level.sum() for level in masses], dtype=masses[0].dtype)
+    accepted, law = np.cumsum(stopping[::-1])[::-1], emitted_law(pair, masses)
     law_error = scalar(total_variation(law, path_probabilities((*pair.target, pair.bonus_rows))[-1]))
     value = scalar(1 + accepted[1:].sum())
     return Evaluation(checked.name, problem.num_paths, value, method, terms, accepted, law, law_error)

@@ -2,11 +2,8 @@
 
 A ranking is a strict order of the N = V^L leaves; the best ranked of the K drafted paths is block-verified. With
 better(x) the draft mass of the leaves ranked before x, the selection distribution of the leaves is
-
-    Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K.
-
-These Q* are the vertices of the base of the coverage polymatroid (theory 2.4): GBV <= best single ranking <= multi-path
-optimum, and the last gap is the gain from mixing rankings.
+Q*(x) = (1 - better(x))^K - (1 - better(x) - Q(x))^K. These are the vertices of the base of the coverage polymatroid
+(theory 2.4): GBV <= best single ranking <= multi-path optimum, and the last gap is the gain from mixing rankings.
 
 Thomas and Pal, arXiv 2602.16961 (GBV is the case of an order by p/q at every node).
 """
@@ -23,7 +20,7 @@ import numpy.typing as npt
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import ProblemLike, as_problem
 from lpverify.lp.coverage import phi_chord, prefix_acceptance
-from lpverify.numerics import divide
+from lpverify.numerics import divide, up_the_tree
 
 EFFORT = 40_000_000  # maximum number of orders x leaves x K to evaluate, about a second
 BATCH = 256  # neighbours of an order that are evaluated together; the search moves to the best one if it is better
@@ -89,11 +86,9 @@ def selection_of_orders(leaf_mass: Floats, orders: Orders, num_paths: int) -> Fl
 
 def evaluate_orders(pair: ModelPair, orders: Orders, num_paths: int) -> Floats:
     """Block efficiency of every order, shape ``(B,)``; ``orders`` as in `selection_of_orders`."""
-    count = len(orders)
-    levels = [selection_of_orders(pair.draft_paths[-1], orders, num_paths)]
-    for _ in range(pair.depth):
-        levels.append(levels[-1].reshape(count, -1, pair.vocab_size).sum(axis=2))
-    return np.asarray(sum(f.sum(axis=1) for f in prefix_acceptance(pair.target, levels[::-1])))
+    leaves = selection_of_orders(pair.draft_paths[-1], orders, num_paths)
+    levels = up_the_tree(leaves, pair.vocab_size, pair.depth)
+    return np.asarray(sum(f.sum(axis=1) for f in prefix_acceptance(pair.target, levels)))
 
 
 def _all_orders(pair: ModelPair, num_paths: int, active: Orders) -> RankingResult:

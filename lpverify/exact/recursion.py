@@ -35,17 +35,11 @@ def no_masses(pair: ModelPair) -> Levels:
 
 
 def top_down_masses(
-    pair: ModelPair,
-    rule: Callable[[Array, Array, int], NodeRule],
-    num_paths: int,
-    *,
-    ordered: bool = True,
-    max_terms: int = MAX_TUPLES,
+    pair: ModelPair, rule: Callable[[Array, Array, int], NodeRule], num_paths: int, *, ordered: bool, max_terms: int
 ) -> tuple[Levels, int]:
-    """Emitted masses of top-down tree verification.
+    """Emitted masses of top-down tree verification, and the number of tuples visited; SizeError beyond ``max_terms``.
 
-    ``rule`` is the verifier's node rule; ``ordered``: it looks at the order of the drafted children, else multisets of
-    them are enough. Returns the masses and the number of tuples visited. Raises SizeError beyond ``max_terms`` tuples.
+    ``rule`` is the verifier's node rule; ``ordered``: it looks at the order of the drafted children.
     """
     size = pair.vocab_size
     tuples = [iid_paths.count_draws(size, k, ordered=ordered) for k in range(1, num_paths + 1)]
