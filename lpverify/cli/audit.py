@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from lpverify.core.results import AuditReport
 
-NO = 1
-"""Exit code: the verifier is not lossless."""
-
+NO = 1  # exit code: the verifier is not lossless
 MAX_FINDINGS = 8
 HEADINGS = ("case", "mode", "runs", "total variation", "finds", "lossless")
 CAPTION = "total variation between the emitted and the target distribution of L+1 tokens (of both rounds if two)"

@@ -12,8 +12,7 @@ from lpverify.cli.output import Output, check_writable, plural, with_error
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
 
-SHOWN = 600
-"""Maximum number of characters shown of the text after one prompt."""
+SHOWN = 600  # maximum number of characters of the text after one prompt
 
 
 def run(

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "against_paths",
-    "comparison",
-    "figure",
-    "gaps",
-    "heat_map",
-    "render",
-    "throughput",
-]
+__all__ = ["against_paths", "comparison", "figure", "gaps", "heat_map", "render", "throughput"]
 
 
 SUFFIXES = ("png", "svg", "pdf")
@@ -40,12 +32,11 @@ SERIES = (
 )  # fmt: skip
 MARKERS = "os^DvPX<>*hp"
 UNIT = "block efficiency (tokens per target call)"
-SHOWN = {
+SHOWN = {  # display names; other verifiers appear under their own name
     "token": "token rule", "bv": "BV", "nss": "NSS", "specinfer": "SpecInfer", "spectr": "SpecTr", "ot": "OT",
     "traversal": "Traversal", "gbv": "GBV", "tgbv": "TGBV", "pbv": "PBV", "ebv": "EBV", POLICY: "optimal policy",
     RANKING: "best ranking",
 }  # fmt: skip
-"""Display names; other verifiers appear under their own name."""
 
 
 def looks(names: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -18,24 +18,14 @@ from lpverify.core.results import LpSolution
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "frame_table",
-    "markdown",
-    "show",
-    "solutions",
-    "table",
-]
+__all__ = ["frame_table", "markdown", "show", "solutions", "table"]
 
 
-LONGEST_FRACTION = 7
-"""Longer fractions (in characters) are shown as decimals."""
-
-HEADINGS = {
+LONGEST_FRACTION = 7  # characters; longer ones are shown as decimals
+HEADINGS = {  # of columns that are not shown under their own name
     "paths": "K", "name": "algorithm", "block_efficiency": "tokens", "relative_gap": "gap %",
     "law_error": "law error", "lower_bound": "lower bound", "upper_bound": "upper bound",
 }  # fmt: skip
-"""Headings of columns that are not shown under their own name."""
-
 TEXT_COLUMNS = ("name", "optimum", "status", "method")
 
 
@@ -125,10 +115,8 @@ def solutions(named: Mapping[str, LpSolution]) -> pd.DataFrame:
     import pandas as pd
 
     columns = ("block_efficiency", "lower_bound", "upper_bound", "status", "method", "seconds")
-    return pd.DataFrame(
-        [(name, s.value, s.lower_bound, s.upper_bound, s.status, s.method, s.seconds) for name, s in named.items()],
-        columns=["optimum", *columns],
-    )
+    rows = [(name, s.value, *(getattr(s, column) for column in columns[1:])) for name, s in named.items()]
+    return pd.DataFrame(rows, columns=["optimum", *columns])
 
 
 def table(
@@ -141,23 +129,13 @@ def table(
     footer: Sequence[str] | None = None,
 ) -> Table:
     """A rich table without ornaments. ``right``: indices of the right-aligned columns."""
-    result = Table(
-        title=Text(title, style="bold") if title else None,
-        caption=Text(caption, style="dim") if caption else None,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_footer=footer is not None,
-        pad_edge=False,
-        padding=(0, 0, 0, 1),
-    )
+    texts: Any = {"title": Text(title, style="bold") if title else None, "title_justify": "left"}
+    texts |= {"caption": Text(caption, style="dim") if caption else None, "caption_justify": "left"}
+    lines: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 0, 0, 1)}
+    result = Table(show_footer=footer is not None, **texts, **lines)
     for i, heading in enumerate(headings):
-        result.add_column(
-            Text(heading),
-            footer=Text(footer[i]) if footer else "",
-            justify="right" if i in right else "left",
-            overflow="fold",
-        )
+        total = Text(footer[i]) if footer else ""
+        result.add_column(Text(heading), footer=total, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         result.add_row(*(entry if isinstance(entry, Text) else Text(entry) for entry in row))
     return result

@@ -1,16 +1,11 @@
 """Documents that `lpverify.studies.throughput` needs: costs, and block efficiencies of `advise`, `bound` or `decode`.
 
-Costs are measured or written by hand. A TABLE is a number of seconds, or an object with seconds by K (``draft_step``,
-``round``), by the number of tokens in the pass (``target_pass``), or by K and then by L (``verify``). Between its
-entries it is linear. ``catch_up`` (default: ``draft_step`` at 1) and ``target_step`` are optional::
-
-    {"schema": "lpverify/costs@1",
-     "draft_step":  {"1": 0.004, "4": 0.005},      one step of the draft at batch K
-     "target_pass": {"1": 0.03, "33": 0.04},       one pass over the drafted nodes and the pending token
-     "verify":      {"bv": 0.0004, "pbv": {"1": 0.001, "4": {"4": 0.002, "8": 0.003}}},
-     "round":       0.001,                         everything else in a round
-     "catch_up":    0.004,                         feeding a last accepted token
-     "target_step": 0.03}                          one token by the target alone
+Costs are measured or written by hand; ``lpverify advise --help`` has an example of ``lpverify/costs@1``. Every entry is
+a number of seconds, or an object with seconds by K (``draft_step``: one step of the draft at batch K; ``round``:
+everything that has no entry of its own), by the number of tokens in the pass (``target_pass``, over the drafted nodes
+and the pending token), or by K and then by L (``verify``). Between its entries it is linear. Optional numbers:
+``catch_up``, for feeding a last accepted token (default: ``draft_step`` at 1), and ``target_step``, for one token by
+the target alone.
 """
 
 from __future__ import annotations
@@ -190,12 +185,8 @@ def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[s
                 raise errors.fail(f"{where}: settings", got=f"{name} = {came(value)}", expected=other)
         own: dict[tuple[str, int, int], Cell] = {}
         for at, cell in sorted(stated.measured(), key=lambda measured: measured[1].num_paths):
-            ranges = {
-                "nodes": (0, cell.num_paths * cell.depth),
-                "block_efficiency": (1, cell.depth + 1),
-                "full": (0, 1),
-            }
-            for name, (low, high) in ranges.items():
+            nodes, tokens = cell.num_paths * cell.depth, cell.depth + 1
+            for name, low, high in (("nodes", 0, nodes), ("block_efficiency", 1, tokens), ("full", 0, 1)):
                 value = getattr(cell, name)
                 if value is not None and not low - ROUNDING <= value <= high * (1 + ROUNDING):
                     raise errors.fail(f"{where}: {at}: {name}", got=came(value), expected=f"{low}..{high}")

@@ -178,12 +178,7 @@ def by_speed(predictions: Iterable[Prediction]) -> list[Prediction]:
     return sorted(predictions, key=lambda p: (-p.tokens_per_second, p.cell.num_paths, p.cell.depth))
 
 
-def fastest(predictions: Iterable[Prediction]) -> Prediction:
-    """The first prediction `by_speed`."""
-    return by_speed(predictions)[0]
-
-
 def within(predictions: Sequence[Prediction], share: float) -> list[Prediction]:
     """The predictions that are slower than the fastest by at most ``share``, fastest first."""
-    minimum = (1 - share) * fastest(predictions).tokens_per_second
-    return [p for p in by_speed(predictions) if p.tokens_per_second >= minimum]
+    ordered = by_speed(predictions)
+    return [p for p in ordered if p.tokens_per_second >= (1 - share) * ordered[0].tokens_per_second]
