@@ -96,7 +96,7 @@ PLANS: dict[str, dict[str, Plan]] = {
     "quick": {"tiny": Plan(3, 2, 16, 4, 2, 8, bounds(0.2, 0.6, 1.0, depths=(4, 8, 16)), depths=(4, 8, 16))},
     "full": {
         "tiny": Plan(16, 8, 64, 24, 8, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), only=CODE_SETS),
-        "smollm2": Plan(9, 5, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), **ASKED),
+        "smollm2": Plan(6, 4, 48, 12, 5, 12, bounds(*LADDER, depths=(4, 8, 16, 24)), (1.0, 0.6), **ASKED),
         "smollm2-distilled": Plan(9, 6, 48, 9, 4, 12, bounds(0.6, 1.0, depths=(8,)), depths=(4, 8), **ASKED),
     },
 }
