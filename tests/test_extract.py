@@ -373,7 +373,7 @@ def test_other_content_is_not_mixed_in(
     if spoil:
         spoil(folder)
     before = contents(folder)
-    result = cli(*common, "" if "skewed-3" in arguments else "C", *arguments)
+    result = cli(*common, "0" if "skewed-3" in arguments else "C", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
     assert match in result.stderr
