@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from lpverify import VerifyProblem, make, solve
+from lpverify.drafting.iid_paths import mean_density
 from lpverify.verifiers.ebv import onto_marginals
-from lpverify.verifiers.rank_measure import mean_density, whole
+from lpverify.verifiers.rank_measure import whole
 
 ROOT = Path(__file__).parent.parent
 

@@ -41,11 +41,11 @@ from lpverify.decode.models import Pair  # noqa: E402
 from lpverify.decode.sampling import Sampling, probabilities  # noqa: E402
 from lpverify.decode.table import TableModel  # noqa: E402
 from lpverify.drafting import iid_paths as drafts  # noqa: E402
+from lpverify.drafting.iid_paths import mean_density  # noqa: E402
 from lpverify.studies import bound, teacher_forced  # noqa: E402
 from lpverify.studies.bound import BoundSettings, measure, on_tree, summarize  # noqa: E402
 from lpverify.studies.text import Text, contexts  # noqa: E402
 from lpverify.verifiers import VERIFIERS, Verifier  # noqa: E402
-from lpverify.verifiers.rank_measure import mean_density  # noqa: E402
 
 NAMES = tuple(name for name in VERIFIERS if name != "policy")
 

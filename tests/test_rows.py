@@ -12,13 +12,13 @@ import pytest
 
 from lpverify.core import families as make
 from lpverify.core.draft_tree import DraftTree, level_index, topology
+from lpverify.drafting.iid_paths import mean_density
 from lpverify.errors import InputError
 from lpverify.exact.evaluate import emitted_law
 from lpverify.exact.recursion import no_masses
 from lpverify.numerics import as_float
 from lpverify.verifiers import names, token_buckets, verifier
 from lpverify.verifiers.pbv import proportional_split
-from lpverify.verifiers.rank_measure import mean_density
 from lpverify.verifiers.rank_selection import SelectedPath
 from lpverify.verifiers.splits import ordered_split
 from lpverify.verifiers.tgbv import tempered_split

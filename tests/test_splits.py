@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lpverify.drafting.iid_paths import mean_density
 from lpverify.numerics import as_float, as_fractions, zeros
 from lpverify.verifiers.pbv import minorant_groups, proportional_split
-from lpverify.verifiers.rank_measure import RankMeasure, compact, mean_density, ratio_order, stacked, whole
+from lpverify.verifiers.rank_measure import RankMeasure, compact, ratio_order, stacked, whole
 from lpverify.verifiers.smallest_rank import smallest_rank
 from lpverify.verifiers.splits import cut, lay_out, ordered_split, segment_sums
 from lpverify.verifiers.tgbv import tempered_split, tempering

@@ -7,7 +7,7 @@ A set A of nodes, none a prefix of another, is hit by one of the K paths with pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
 from math import comb, factorial
@@ -20,8 +20,8 @@ from lpverify import errors
 from lpverify.core import prefix_tree
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting.base import Draft, DraftDistribution, Prefix, Uniforms
-from lpverify.numerics import Array, is_exact
+from lpverify.drafting.base import Draft, DraftDistribution, Ints, Prefix, Uniforms, draw, parse_integers
+from lpverify.numerics import Array, Levels, is_exact, one, sums_after
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class IidPaths(DraftDistribution):
     ('iid:2', 4)
     """
 
+    kind = "iid"
+    help = "iid:K, K independent paths"
+    provides = frozenset({"any tree", "a path", "independent children", "independent paths", "distinct children"})
+
     num_paths: int
 
     def __post_init__(self) -> None:
@@ -42,16 +46,12 @@ class IidPaths(DraftDistribution):
     def spec(self) -> str:
         return f"iid:{self.num_paths}"
 
+    @classmethod
+    def parse(cls, numbers: str) -> IidPaths:
+        return cls(*parse_integers("iid:K", numbers, count=1))
+
     def sample(self, pair: ModelPair, generator: Uniforms) -> DraftTree:
-        paths = []
-        for _ in range(self.num_paths):
-            path: Prefix = ()
-            for rows in pair.draft:
-                cumulative = np.cumsum(rows[prefix_tree.index_of(path, pair.vocab_size)])
-                beyond = np.flatnonzero(cumulative > generator.random() * cumulative[-1])
-                path = (*path, int(beyond[0]))
-            paths.append(path)
-        return DraftTree.from_pair(pair, paths)
+        return DraftTree.from_pair(pair, [draw_path(pair, generator) for _ in range(self.num_paths)])
 
     def enumerate(self, pair: ModelPair, *, ordered: bool = True) -> Iterator[Draft]:
         leaves = list(prefix_tree.prefixes(pair.vocab_size, pair.depth))
@@ -62,12 +62,22 @@ class IidPaths(DraftDistribution):
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
         return count_draws(int((pair.draft_paths[-1] > 0).sum()), self.num_paths, ordered=ordered)
 
-    def coverage(self, pair: ModelPair, nodes: Sequence[Prefix]) -> Any:
-        indices = [(len(node), prefix_tree.index_of(node, pair.vocab_size)) for node in nodes]
-        return phi(sum((pair.draft_paths[depth][index] for depth, index in indices), start=0), self.num_paths)
+    def first_drafted(self, pair: ModelPair, order: Ints) -> Array:
+        mass = pair.draft_paths[-1][order]
+        # the mass outside of S_k, added from the far end; what is not in the order counts too
+        above = sums_after(mass) + (one(mass) - mass.sum() if len(order) < len(pair.draft_paths[-1]) else 0 * one(mass))
+        return mass * mean_density(above, above + mass, self.num_paths)
 
-    def expected_nodes(self, pair: ModelPair) -> Any:
-        return sum(phi(level, self.num_paths).sum() for level in pair.draft_paths[1:])
+    def node_coverage(self, pair: ModelPair) -> Levels:
+        return tuple(phi(level, self.num_paths) for level in pair.draft_paths)
+
+
+def draw_path(pair: ModelPair, generator: Uniforms, start: Prefix = (), depth: int | None = None) -> Prefix:
+    """A path down to ``depth`` (None: that of the pair), token by token from the draft rows, that begins ``start``."""
+    path = start
+    for rows in pair.draft[len(start) : depth]:
+        path = (*path, draw(rows[prefix_tree.index_of(path, pair.vocab_size)], generator))
+    return path
 
 
 def phi(mass: Any, num_paths: int) -> Any:
@@ -82,6 +92,25 @@ def phi(mass: Any, num_paths: int) -> Any:
         return 1 - (1 - mass) ** num_paths
     with np.errstate(divide="ignore"):  # log1p(-1) = -inf gives phi(1) = 1
         return -np.expm1(num_paths * np.log1p(-np.minimum(mass, 1.0)))
+
+
+def mean_density(low: Array, high: Array, num_paths: int) -> Array:
+    """Mean of phi' on pieces with lengths ``low`` above their right and ``high`` above their left ends.
+
+    It is sum_{i<K} high^i low^(K-1-i), computed by doubling: S_2n = S_n (high^n + low^n), S_n+1 = high S_n + low^n.
+
+    >>> float(mean_density(np.array(0.5), np.array(1.0), 3))
+    1.75
+    """
+    total: Array = low * 0 + one(low)
+    low_power, high_power = low, high
+    for bit in bin(num_paths)[3:]:
+        total = total * (high_power + low_power)
+        low_power, high_power = low_power * low_power, high_power * high_power
+        if bit == "1":
+            total = high * total + low_power
+            low_power, high_power = low_power * low, high_power * high
+    return total
 
 
 def draws(masses: Array, num_paths: int, *, ordered: bool) -> tuple[npt.NDArray[np.int64], Array]:

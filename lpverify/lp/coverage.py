@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting.iid_paths import phi
+from lpverify.drafting.iid_paths import mean_density, phi
 from lpverify.numerics import Array, Levels, divide, ones, total, zeros
-from lpverify.verifiers.rank_measure import mean_density
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
 Edges = tuple[Array, ...]  # run, rise and owner, (rows, edges) each

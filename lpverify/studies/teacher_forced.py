@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lpverify.drafting.iid_paths import mean_density
 from lpverify.numerics import divide
 from lpverify.verifiers import Verifier
-from lpverify.verifiers.rank_measure import compact, mean_density, whole
+from lpverify.verifiers.rank_measure import compact, whole
 from lpverify.verifiers.residual import acceptance
 from lpverify.verifiers.token_buckets import children_of
 

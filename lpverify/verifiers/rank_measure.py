@@ -53,25 +53,6 @@ def rescaled(above: Array, width: Array, mass: Array, scale: Array) -> RankMeasu
     return RankMeasure(above, divide(width, top[:, None], where_zero=zero(mass)), mass, scale * top)
 
 
-def mean_density(low: Array, high: Array, num_paths: int) -> Array:
-    """Mean of phi' on pieces with lengths ``low`` above their right and ``high`` above their left ends.
-
-    It is sum_{i<K} high^i low^(K-1-i), computed by doubling: S_2n = S_n (high^n + low^n), S_n+1 = high S_n + low^n.
-
-    >>> float(mean_density(np.array(0.5), np.array(1.0), 3))
-    1.75
-    """
-    total: Array = low * 0 + one(low)
-    low_power, high_power = low, high
-    for bit in bin(num_paths)[3:]:
-        total = total * (high_power + low_power)
-        low_power, high_power = low_power * low_power, high_power * high_power
-        if bit == "1":
-            total = high * total + low_power
-            low_power, high_power = low_power * low, high_power * high
-    return total
-
-
 def ratio_order(target: Array, draft: Array) -> Array:
     """Tokens of every row by p/q descending, ties to the smaller token, tokens that are never drafted last; (R, V).
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lpverify.drafting.iid_paths import mean_density
 from lpverify.numerics import Array, inverse_in_rows, is_exact, one, take_in_rows, zero, zeros
-from lpverify.verifiers.rank_measure import RankMeasure, mean_density, ratio_order, rescaled
+from lpverify.verifiers.rank_measure import RankMeasure, ratio_order, rescaled
 
 Ints = npt.NDArray[np.int64]
 
