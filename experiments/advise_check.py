@@ -31,6 +31,7 @@ import pandas as pd
 from experiments.figures import figures
 from experiments.figures.real_prompts import CODE
 from lpverify.decode import engine, metrics
+from lpverify.decode.load import software
 from lpverify.decode.metrics import STAGES, Generation, ratio, summarize
 from lpverify.decode.prompts import Prompt, keyed, load_prompts
 from lpverify.decode.sampling import Sampling
@@ -227,6 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--contexts", type=int, default=6)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--records", type=Path, help="finished prompts; interrupted runs resume")
+    parser.add_argument("--recompute", action="store_true", help="replace records of other settings or models")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the figure")
     parser.add_argument("--cpu-time", action="store_true", help="seconds of this process only")
     parser.add_argument("--print", action="store_true", dest="only_print")
@@ -251,7 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": Path(options.prompts).name if options.prompts else "code",
     }
     pair = open_pair(options.pair, options.pair)
-    with JsonLines(options.records, SCHEMA, settings) as lines:
+    identity = settings | {"content": pair.content(), "computed_with": software()}
+    with JsonLines(options.records, SCHEMA, identity, recompute=options.recompute) as lines:
         finished = {line["request"]: line for line in lines.rows}
         for number, prompt in enumerate(prompts):
             if prompt.key not in finished:

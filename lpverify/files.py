@@ -6,6 +6,7 @@ write is never changed, and a file that it did write is complete or can be resum
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 MAX_BYTES = 2**29  # largest text file that is read; a table of the largest size, written with 6 digits an entry, fits
 MAX_DIGITS = 4_000  # of an integer in a JSON document
+MAX_NAMED = 6  # entries that the refusal of a row lists
+INSTEAD = "or another file or folder, or --recompute to replace what was computed"
 ROOT = Path(__file__).parent.parent
 
 
@@ -152,7 +155,8 @@ class JsonLines:
     data that the rows depend on besides their own keys.
 
     - Opening a file changes no byte of it. A file that has a line of another kind or identity is refused; the message
-      names the first entry that differs and offers ``instead``. ``rows`` are those that were in the file.
+      names the entries that differ. ``rows`` are those that were in the file.
+    - With ``recompute``, rows of another identity are no reason to refuse the file: `append` drops all its rows first.
     - The file is locked until `close` or the end of the process. A second process is refused.
     - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only. A writer that is killed may
       leave a part of one; the next writer drops it when it appends, and the row is then computed again.
@@ -172,11 +176,11 @@ class JsonLines:
         identity: Mapping[str, Any] | None = None,
         *,
         inputs: Iterable[StrPath] = (),
-        instead: str = "a new file (or delete this one to compute it again)",
+        recompute: bool = False,
     ) -> None:
         self.rows: list[dict[str, Any]] = []
         self._path = "" if path is None else os.fspath(path)
-        self._schema, self._instead = schema, instead
+        self._schema, self._recompute = schema, recompute
         self._head: dict[str, Any] = {"schema": schema}
         if identity is not None:
             self._head["settings"] = json.loads(json.dumps(identity))  # tuples as lists, as in the file
@@ -270,20 +274,25 @@ class JsonLines:
 
     def _load(self, content: bytes) -> None:
         *lines, tail = [content, b""] if content.startswith(b"{\n") else content.split(b"\n")  # one indented object
-        self.rows = [self._parse(number, line) for number, line in enumerate(lines, start=1)]
         self._end, self._separator = len(content) - len(tail), b""
-        if not tail:
-            return
-        opening = json.dumps({"schema": self._schema})[:-1].encode()
-        torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
-        ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
-        try:
-            json.loads(torn)
-        except (ValueError, RecursionError):
-            if ours:
-                return  # the next `append` drops it
-        self.rows.append(self._parse(len(lines) + 1, tail))
-        self._end, self._separator = len(content), b"\n"
+        if tail:
+            opening = json.dumps({"schema": self._schema})[:-1].encode()
+            torn = tail.rstrip(b"\0")  # zeros: the machine went down before the line was on the disk
+            ours = torn.startswith(opening) or (opening.startswith(torn) and (lines or len(torn) > len('{"schema": ')))
+            try:
+                json.loads(torn)
+            except (ValueError, RecursionError):
+                lines += [] if ours else [tail]  # the next `append` drops what is torn
+            else:
+                lines.append(tail)
+                self._end, self._separator = len(content), b"\n"
+        self.rows = [self._parse(number, line) for number, line in enumerate(lines, start=1)]
+        for number, row in enumerate(self.rows, start=1):
+            if "settings" in self._head and row.get("settings") != self._head["settings"]:
+                if not self._recompute:
+                    raise self._differing(number, row.get("settings"))
+                self.rows, self._end, self._separator = [], 0, b""
+                break
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         where = f"{self._path} line {number}"
@@ -294,13 +303,18 @@ class JsonLines:
         if not isinstance(row, dict) or row.get("schema") != self._schema:
             got = repr(line[:40].decode(errors="replace"))
             raise errors.fail(where, got=got, expected=f"a row of {self._schema}; the file is left as it is")
-        if "settings" in self._head and row.get("settings") != self._head["settings"]:
-            stored, asked = (_leaves("settings", source.get("settings")) for source in (row, self._head))
-            name = next(name for name in sorted(stored.keys() | asked.keys()) if stored.get(name) != asked.get(name))
-            got = f"{name} = {stored[name]!r}" if name in stored else f"no {name}"
-            expected = f"{asked[name]!r}" if name in asked else f"no {name}"
-            raise errors.fail(where, got=got, expected=f"{expected}, or {self._instead}")
         return row
+
+    def _differing(self, number: int, settings: Any) -> errors.InputError:
+        """The refusal of a row that was computed from something else."""
+        stored, asked = (_leaves("settings", source) for source in (settings, self._head["settings"]))
+        names, absent = sorted(stored.keys() | asked.keys()), object()
+        first, *others = (name for name in names if stored.get(name, absent) != asked.get(name, absent))
+        got = f"{first} = {stored[first]!r}" if first in stored else f"no {first}"
+        expected = f"{asked[first]!r}" if first in asked else f"no {first}"
+        if others:
+            expected += f" (also other: {', '.join(others[:MAX_NAMED])}{', ...' * (len(others) > MAX_NAMED)})"
+        return errors.fail(f"{self._path} line {number}", got=got, expected=f"{expected}, {INSTEAD}")
 
 
 def _leaves(name: str, value: Any, above: str = "") -> dict[str, Any]:
@@ -331,6 +345,19 @@ def _open_locked(path: str) -> tuple[FileIO, bool]:
             file.close()
             raise
         file.close()  # it was replaced or removed before it was locked
+
+
+def content_hash(*parts: Any) -> str:
+    """What identifies content: 32 hexadecimal digits of SHA-256 over bytes, buffers and plain data, in this order.
+
+    >>> content_hash({"b": 1, "a": 2}) == content_hash({"a": 2, "b": 1})
+    True
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        buffer = isinstance(part, bytes | memoryview)
+        digest.update(part if buffer else json.dumps(part, sort_keys=True, default=str).encode())
+    return digest.hexdigest()[:32]
 
 
 def _reason(error: Exception) -> str:

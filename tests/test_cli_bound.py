@@ -70,7 +70,7 @@ def test_rerun_goes_on_and_refuses_other_settings(
     assert {line["schema"] for line in again} == {"lpverify/bound-record@1"}
     code, out, err = call(capsys, *arguments, "--seed", "1")
     assert (code, out) == (2, "")
-    offer = "a new file (or delete this one to compute it again)"
+    offer = "another file or folder, or --recompute to replace what was computed"
     assert err == f"lpverify: error: {path} line 1: got seed = 0, expected 1, or {offer}\n"
 
 

@@ -72,7 +72,7 @@ def test_rerun_goes_on_and_refuses_other_settings(capsys: pytest.CaptureFixture[
     assert records.read_bytes() == written
     code, out, err = call(capsys, *TABLES, "--prompts", "A", "--records", str(records), "--seed", "1")
     assert (code, out) == (2, "")
-    offer = "a new file (or delete this one to compute it again)"
+    offer = "another file or folder, or --recompute to replace what was computed"
     assert err == f"lpverify: error: {records} line 1: got seed = 0, expected 1, or {offer}\n"
 
 

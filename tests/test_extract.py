@@ -287,8 +287,11 @@ def test_a_folder_of_problems(prompts: str, tmp_path: Path) -> None:
     assert set(contents(folder)) == names | {FOLDER_SETTINGS}
     recorded = json.loads((folder / FOLDER_SETTINGS).read_text())
     assert recorded["schema"] == "lpverify/extract@1"
+    assert recorded["models"] == ["markov-3", "markov-3"]
+    content, made_with = recorded["settings"].pop("content"), recorded["settings"].pop("computed_with")
+    assert (content.keys(), "torch" in made_with) == ({"target", "draft", "tokenizer"}, True)
     assert recorded["settings"] == {
-        "target": "markov-3", "draft": "markov-3", "chat": False, "depth": 2, "temperature": 1.0, "top_k": 2,
+        "chat": False, "depth": 2, "temperature": 1.0, "top_k": 2,
         "top_p": None, "stride": 2, "seed": 0, "dtype": "auto", "device": "cpu",
     }  # fmt: skip
     assert "torch" in recorded["versions"]
@@ -355,9 +358,9 @@ def edit_settings(**changes: Any) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("spoil", "arguments", "match"),
     [
-        (None, ("--seed", "1"), "settings.json line 1: got seed = 0, expected 1, or another folder"),
-        (None, ("--top-k", "3"), "settings.json line 1: got top_k = 2, expected 3, or another folder"),
-        (None, ("--target", "skewed-3", "--draft", "skewed-3"), "settings.json line 1: got draft = 'markov-3'"),
+        (None, ("--seed", "1"), "settings.json line 1: got seed = 0, expected 1, or another file"),
+        (None, ("--top-k", "3"), "settings.json line 1: got top_k = 2, expected 3, or another file"),
+        (None, ("--target", "skewed-3", "--draft", "skewed-3"), "settings.json line 1: got content.draft.table = '"),
         (lambda folder: (folder / FOLDER_SETTINGS).unlink(), (), ".json but no settings.json"),
         (lambda folder: (folder / FOLDER_SETTINGS).write_text("{"), (), "settings.json line 1: got"),
         (edit_settings(schema="other"), (), "settings.json line 1: got"),

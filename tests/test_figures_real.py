@@ -169,12 +169,16 @@ def test_table(folder: Path) -> None:
     assert table_real.fields(data)["table"].count("\n") == len(lines) + 1
 
 
-def test_finished_prompts_need_no_model(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> None:
-        raise AssertionError(f"{name} was loaded")
+def test_finished_prompts_are_not_measured_again(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lpverify.decode import run
+    from lpverify.studies import bound
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("measured again")
 
     before = {name: stored(name, tiny)["data"] for name in MODELS}
-    monkeypatch.setattr(real_jobs, "open_named", refuse)
+    monkeypatch.setattr(run.engine, "generate", refuse)
+    monkeypatch.setattr(bound, "measure", refuse)
     for name in MODELS:
         again = FIGURES[name].compute(Work("tiny", real=Real(tiny)))
         assert json.loads(json.dumps(rounded(again))) == before[name]

@@ -99,7 +99,7 @@ def test_a_file_of_another_kind_is_refused_and_untouched(tmp_path: Path, content
 @pytest.mark.parametrize(
     ("identity", "message"),
     [
-        (IDENTITY | {"seed": 1}, "line 1: got seed = 0, expected 1, or a new file (or delete this one"),
+        (IDENTITY | {"seed": 1}, "line 1: got seed = 0, expected 1, or another file or folder, or --recompute to"),
         ({"seed": 0, "models": {"target": "x", "sizes": [1, 2]}}, "got models.target = 'abc', expected 'x'"),
         ({"seed": 0}, "got models.sizes = [1, 2], expected no models.sizes"),
         (IDENTITY | {"torch": "2.13"}, "got no torch, expected '2.13'"),

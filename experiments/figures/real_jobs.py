@@ -2,7 +2,8 @@
 
 Two kinds of measurement: decoding (tokens per second, sampled block efficiency), and `lpverify.studies.bound` (block
 efficiency of every verifier in shared contexts, and its upper bound). Finished prompts are kept in files of the
-figures' folder: figures share them, interrupted runs resume, and pictures of finished measurements need no model.
+figures' folder: figures share them, and interrupted runs resume. The models are loaded even if all is measured: their
+content says whether the records are theirs.
 
 Speeds are measured prompt by prompt: every setting that a figure compares runs on one prompt before the next prompt
 begins, and the first algorithm rotates. A machine that slows down then slows all settings alike, and the drift is part
@@ -107,12 +108,14 @@ class Real:
     """What the figures about real models need beside their size.
 
     ``folder``: of the figures; ``sources``: prompts as in `prompt_sets`, empty for the built-in ones; ``pairs``: names
-    of `PAIRS`, None for all that the size has a plan for and whose models are installed.
+    of `PAIRS`, None for all that the size has a plan for and whose models are installed; ``recompute``: replace records
+    of other settings or models.
     """
 
     folder: Path | None = None
     sources: tuple[str, ...] = ()
     pairs: tuple[str, ...] | None = None
+    recompute: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -153,6 +156,7 @@ class Measured:
     prompts: list[tuple[str, Prompt]]
     records: Path | None
     seed: int
+    recompute: bool
     stage: Callable[[str], None] = field(repr=False)
 
     def decoded(self, jobs: Sequence[Job]) -> list[dict[str, list[Generation]]]:
@@ -170,18 +174,17 @@ class Measured:
         with ExitStack() as stack:
             stack.enter_context(self._folder())
             stack.enter_context(mock.patch.object(Stopwatch, "clock", staticmethod(CLOCKS[clock()])))
-            records = []
+            records, opened = [], self._opened()
+            identity = opened.identity(settings[0], chat=self.plan.chat, clock=clock())
             for job, shape in zip(jobs, settings, strict=True):
                 file = self._file(f"decode-T{job.temperature:g}-K{job.paths}-L{job.depth}")
-                records.append(
-                    stack.enter_context(Records(file, self._models() | {"clock": clock()} | describe(shape)))
-                )
+                own = Records(file, identity | describe(shape), recompute=self.recompute)
+                records.append(stack.enter_context(own))
             last = max(job.prompts for job in jobs)
             for i, (_, prompt) in enumerate(self.prompts[:last]):
                 for job, finished, shape in zip(jobs, records, settings, strict=True):
                     if i >= job.prompts or all(finished.get(name, prompt.key) for name in job.algorithms):
                         continue
-                    opened = self._opened()
                     where = f"T = {job.temperature:g}, K = {job.paths}, L = {job.depth}"
                     self.stage(f"{self.pair}, prompt {i + 1} of {last}: decoding, {where}")
                     first = i % len(job.algorithms)
@@ -195,14 +198,15 @@ class Measured:
 
     def bounded(self, temperature: float) -> list[PromptBound]:
         """What `lpverify.studies.bound` measures at one temperature, prompt by prompt, from the records or now."""
-        from lpverify.decode.load import describe
         from lpverify.decode.sampling import Sampling
         from lpverify.files import JsonLines
         from lpverify.studies import bound
 
         plan = self.plan
         shape = (plan.paths, plan.bounds[temperature], plan.contexts, plan.stride, Sampling(temperature), self.seed)
-        description = self._models() | {"algorithms": list(BOUND)} | describe(bound.BoundSettings(*shape))
+        opened = self._opened()
+        settings = bound.BoundSettings(*shape, opened.tokenizer.eos)
+        identity = opened.identity(settings, chat=plan.chat, algorithms=list(BOUND))
         prompts = [prompt for _, prompt in self.prompts[: plan.bound_prompts]]
 
         def report(done: int) -> None:
@@ -210,22 +214,12 @@ class Measured:
             self.stage(f"{self.pair}, T = {temperature:g}: shared contexts, {min(done + 1, total)} of {total}")
 
         file = self._file(f"bound-T{temperature:g}")
-        with self._folder(), JsonLines(file, bound.RECORD_SCHEMA, description) as records:
-            known = {measured.request: measured for measured in records.read(bound.PromptBound.from_json)}
-            if all(prompt.key in known for prompt in prompts):
-                return [known[prompt.key] for prompt in prompts]
-            opened = self._opened()
-            settings = bound.BoundSettings(*shape, opened.tokenizer.eos)
-            requests = opened.requests(prompts, chat=plan.chat)
-            return bound.measure_all(opened.models, BOUND, requests, settings, records, report)
-
-    def _models(self) -> dict[str, Any]:
-        """The pair as records describe it, without loading it."""
-        from lpverify.decode.transformer import resolve_device
-
-        target, draft = PAIRS[self.pair]
-        device = str(resolve_device("auto"))
-        return {"target": target, "draft": draft, "chat": self.plan.chat, "dtype": "auto", "device": device}
+        requests = opened.requests(prompts, chat=plan.chat)
+        with (
+            self._folder(),
+            JsonLines(file, bound.RECORD_SCHEMA, identity, recompute=self.recompute) as records,
+        ):
+            return bound.measure_all(opened, BOUND, requests, settings, records, report)
 
     def _opened(self) -> OpenPair:
         return open_named(self.pair)
@@ -291,7 +285,7 @@ def measured(size: str, real: Real, stage: Callable[[str], None]) -> list[Measur
         if len(prompts) < 2:
             raise errors.fail("--prompts", got=f"{len(prompts)} prompt", expected="at least 2, for standard errors")
         folder = None if real.folder is None else real.folder / RECORDS / size
-        jobs.append(Measured(name, plan, prompts, folder, real.seed, stage))
+        jobs.append(Measured(name, plan, prompts, folder, real.seed, real.recompute, stage))
     return jobs
 
 

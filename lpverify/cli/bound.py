@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from lpverify import errors
-from lpverify.cli.options import Contexts, ModelOptions, Records, Stride, check_packages, option
+from lpverify.cli.options import Contexts, ModelOptions, Recompute, Records, Stride, check_packages, option
 from lpverify.cli.output import Output, check_writable, plural, with_error
 from lpverify.files import JsonLines
 
@@ -21,6 +21,7 @@ def run(
     algorithms: Annotated[str | None, option("A,B,...", "Verifiers; default: all but ot.")] = None,
     output: Output,
     records: Records = None,
+    recompute: Recompute = False,
 ) -> None:
     """Block efficiency of verifiers beside an upper bound on all lossless ones, for every K and L.
 
@@ -43,14 +44,16 @@ def run(
     settings = replace(settings, eos=opened.tokenizer.eos)
     description = opened.describe(settings, chat=models.chat) | {"algorithms": list(names)}
     total = len(prompts) * contexts
-    with JsonLines(records, bound.RECORD_SCHEMA, description) as lines, bar("contexts", total) as update:
+    identity = opened.identity(settings, chat=models.chat, algorithms=list(names))
+    store = JsonLines(records, bound.RECORD_SCHEMA, identity, recompute=recompute)
+    with store as lines, bar("contexts", total) as update:
 
         def report(completed: int) -> None:
             update(completed=completed)
 
         requests = opened.requests(prompts, chat=models.chat)
-        results = bound.measure_all(opened.models, names, requests, settings, lines, report)
-    described = description | {"prompts": models.prompts}
+        results = bound.measure_all(opened, names, requests, settings, lines, report)
+    described = description | {"prompts": models.prompts, "content": identity["content"]}
     document: dict[str, Any] = {"schema": "lpverify/bound@1", "settings": described, "prompts": len(results)}
     document |= {"contexts": sum(len(result.positions) for result in results), "cells": bound.summarize(results)}
     document |= {"versions": versions()}

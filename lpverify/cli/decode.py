@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from lpverify import errors
-from lpverify.cli.options import ModelOptions, Records, check_packages, option
+from lpverify.cli.options import ModelOptions, Recompute, Records, check_packages, option
 from lpverify.cli.output import Output, check_writable, plural, with_error
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def run(
     max_new_tokens: Annotated[int, option("N", "Maximum length of the text after a prompt, in tokens.")] = 128,
     output: Output,
     records: Records = None,
+    recompute: Recompute = False,
 ) -> None:
     """Tokens per target call and per second of verifiers on real models.
 
@@ -50,7 +51,9 @@ def run(
     opened = models.open_pair()
     settings = replace(settings, eos=opened.tokenizer.eos)
     description = opened.describe(settings, chat=models.chat)
-    with RecordFile(records, description) as lines, bar("loading", len(names) * len(prompts)) as update:
+    identity = opened.identity(settings, chat=models.chat)
+    store = RecordFile(records, identity, recompute=recompute)
+    with store as lines, bar("loading", len(names) * len(prompts)) as update:
 
         def report(now: Progress) -> None:
             rate = f", {now.tokens / now.rounds:.2f} tokens a call" if now.rounds else ""
@@ -58,6 +61,7 @@ def run(
 
         stats = run_all(opened, names, opened.requests(prompts, chat=models.chat), settings, lines, report)
     more = {"algorithms": names, "prompts": models.prompts, "prompt_count": len(prompts), "versions": versions()}
+    more["content"] = identity["content"]
     document = {"schema": "lpverify/decode@1", "settings": description | more, "runs": stats}
     first = lines.get(names[0], prompts[0].key)
     assert first is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from lpverify import errors
-from lpverify.cli.options import Contexts, ModelOptions, Stride, check_packages, option
+from lpverify.cli.options import Contexts, ModelOptions, Recompute, Stride, check_packages, option
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ def run(
     stride: Stride = 16,
     depth: Annotated[int, option("L", "Depth of the tree, in tokens.", "--depth", "-l")] = 4,
     nodes: Annotated[int, option("N", "Maximum number of nodes of a problem.")] = 20_000,
+    recompute: Recompute = False,
 ) -> None:
     """Conditional distributions of real models as problem files: one file a context, exact for every verifier.
 
@@ -47,6 +48,7 @@ def run(
     prompts = models.load_prompts()
     opened = models.open_pair()
     with bar("contexts", len(prompts) * contexts) as update:
-        options: Any = {"chat": models.chat, "versions": versions(), "report": lambda count: update(advance=count)}
+        options: Any = {"chat": models.chat, "versions": versions(), "recompute": recompute}
+        options["report"] = lambda count: update(advance=count)
         outcome = extract_folder(opened, prompts, settings, folder, **options)
     print(f"{folder}: {outcome.written} problems written, {outcome.existing} found")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from lpverify import errors
-from lpverify.cli.options import Jobs, flag, option
+from lpverify.cli.options import Jobs, Recompute, flag, option
 
 
 def run(
@@ -22,6 +22,7 @@ def run(
         list[str] | None, option("[LABEL=]SET|FILE", "Prompts for real models; may be repeated; default: built-in.")
     ] = None,
     pairs: Annotated[str | None, option("PAIR,...", "Real models: tiny, smollm2, ...; default: all.")] = None,
+    recompute: Recompute = False,
     list_: Annotated[bool, flag("--list", "List the figures and stop.")] = False,
 ) -> None:
     """Compute, store and draw the paper figures: NAME.json, and from it NAME.svg, NAME.png and the caption NAME.md.
@@ -29,7 +30,7 @@ def run(
     This needs a checkout of the repository. The published size takes about twenty minutes for the figures about small
     problems, most of them for solver_scaling, and about two hours for those about real models (real_*, table_real),
     with SmolLM2 if its package is installed. Finished prompts are stored in DIR/.records: interrupted runs resume, and
-    figures share measurements; delete that folder to measure again. --draw takes seconds.
+    figures share measurements; delete that folder to measure all of it again. --draw takes seconds.
     """
     from lpverify.cli.progress import waiting
     from lpverify.sweep.run import executor
@@ -56,7 +57,7 @@ def run(
     if Path(out).exists() and not Path(out).is_dir():
         raise errors.fail("--out", got=f"the file {out}", expected="a folder")
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
-    real = Real(Path(out), tuple(prompts or ()), chosen)
+    real = Real(Path(out), tuple(prompts or ()), chosen, recompute)
     models = not draw and any(FIGURES[name].models for name in names) and find_spec("torch") is not None
     if models and not quick and chosen is None:
         for pair, reason in left_out("full").items():

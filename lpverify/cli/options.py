@@ -36,6 +36,7 @@ Jobs = Annotated[int, option("N", "Number of local processes (joblib).")]
 Contexts = Annotated[int, option("C", "Maximum number of contexts of each prompt.")]
 Stride = Annotated[int, option("S", "Distance between two contexts, in tokens.")]
 Records = Annotated[str | None, option("FILE", "Append finished prompts (JSON lines); interrupted runs resume.")]
+Recompute = Annotated[bool, flag("--recompute", "Replace what was computed with other settings or models.")]
 
 
 @dataclass(frozen=True)

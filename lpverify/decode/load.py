@@ -20,6 +20,7 @@ from lpverify.decode.engine import Request
 from lpverify.decode.models import ROLES, Model, Pair, Tokenizer
 from lpverify.decode.prompts import Prompt
 from lpverify.decode.sampling import Sampling
+from lpverify.files import provenance
 
 BUNDLED = ("tiny", "smollm2")
 FOLDER = Path(__file__).with_name("bundled")
@@ -39,9 +40,22 @@ class LoadedPair:
         return [Request(tuple(self.tokenizer.encode(p.text, chat=chat)), p.key, p.text) for p in prompts]
 
     def describe(self, settings: Any, *, chat: bool) -> dict[str, Any]:
-        """Everything the outcome depends on except the prompts, as plain data; ``settings`` as in `describe`."""
+        """What was asked for, except the prompts, as plain data; ``settings`` as in `describe`."""
         models = dict(zip(ROLES, self.names, strict=True)) | {"chat": chat}
         return models | describe(settings) | {"dtype": self.dtype, "device": str(self.models.target.device)}
+
+    def content(self) -> dict[str, Any]:
+        """The content of models and tokenizer as it is now: hashes of what they compute with, not names of files."""
+        models = {role: model.content() for role, model in zip(ROLES, vars(self.models).values(), strict=True)}
+        return models | {"tokenizer": self.tokenizer.content()}
+
+    def identity(self, settings: Any, *, chat: bool, **more: Any) -> dict[str, Any]:
+        """Everything that stored rows depend on except the prompts: settings, content, and what computes.
+
+        The names of the models are not part of it: a folder may move, and another may take its name.
+        """
+        described = {name: value for name, value in self.describe(settings, chat=chat).items() if name not in ROLES}
+        return described | more | {"content": self.content(), "computed_with": software()}
 
 
 def describe(settings: Any) -> dict[str, Any]:
@@ -63,6 +77,17 @@ def describe(settings: Any) -> dict[str, Any]:
             name = "paths" if field.name == "num_paths" else field.name
             plain[name] = list(value) if isinstance(value, tuple) else value
     return plain
+
+
+def software() -> dict[str, Any]:
+    """The versions and the processor that numbers depend on: another of them may give other last digits."""
+    made_with = provenance("numpy", "torch", "transformers", "tokenizers") | device_name()
+    return {name: value for name, value in made_with.items() if name not in ("git", "python")}
+
+
+def device_name() -> dict[str, str]:
+    """The name of the CUDA device if there is one."""
+    return {"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
 
 
 def quiet() -> None:

@@ -45,7 +45,10 @@ class State(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. ``vocabulary``: token string -> id; ``eos``: the ids that end a text."""
+    """Text to token ids and back. ``vocabulary``: token string -> id; ``eos``: the ids that end a text.
+
+    ``content`` identifies what it does, wherever it was loaded from.
+    """
 
     @property
     def eos(self) -> frozenset[int]: ...
@@ -55,6 +58,8 @@ class Tokenizer(Protocol):
     def encode(self, text: str, *, chat: bool = False) -> list[int]: ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
+
+    def content(self) -> str: ...
 
 
 class Model(Protocol):
@@ -71,6 +76,9 @@ class Model(Protocol):
 
     def start(self, tokens: Sequence[int]) -> State:
         """A new state that has been fed ``tokens``."""
+
+    def content(self) -> dict[str, str]:
+        """What the model computes with now, by content: names of its parts and their hashes."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from lpverify.decode import baselines, engine
 from lpverify.decode.engine import Request, Settings
-from lpverify.decode.load import LoadedPair
+from lpverify.decode.load import LoadedPair, device_name
 from lpverify.decode.metrics import DecodeStats, Generation, RoundRecord, summarize
 from lpverify.decode.models import Pair
 from lpverify.files import JsonLines, StrPath, provenance
@@ -23,12 +21,12 @@ ALGORITHMS = (*names(), *BASELINES)
 class Records(JsonLines):
     """The finished prompts of one run, one line for each prompt and algorithm, so that an interrupted run resumes.
 
-    ``path``, ``settings``, use and errors are those of `JsonLines`; ``settings`` have everything that the outcome
+    ``path``, ``recompute``, use and errors are those of `JsonLines`; ``identity`` has everything that the outcome
     depends on besides algorithm and prompt. A line has the fields of `Generation`, and what `add` was told besides.
     """
 
-    def __init__(self, path: StrPath | None, settings: Mapping[str, Any]) -> None:
-        super().__init__(path, "lpverify/decode-record@1", settings)
+    def __init__(self, path: StrPath | None, identity: Mapping[str, Any], *, recompute: bool = False) -> None:
+        super().__init__(path, "lpverify/decode-record@1", identity, recompute=recompute)
         self._finished = {(run.algorithm, run.request): run for run in self.read(Generation.from_json)}
 
     def get(self, algorithm: str, request: str) -> Generation | None:
@@ -100,7 +98,7 @@ def compare(
             if result is None:
                 result = run(name, request, finished)
                 text = opened.tokenizer.decode(result.tokens)
-                records.add(result, prompt=request.text, text=text, versions=versions())
+                records.add(result, prompt=request.text, text=text, models=opened.names, versions=versions())
             results[name].append(result)
             report(Progress(name, finished + 1, total, len(result.tokens), len(result.rounds), result))
     return [summarize(results[name]) for name in algorithms]
@@ -108,5 +106,4 @@ def compare(
 
 def versions() -> dict[str, Any]:
     """The software, and the name of the CUDA device if there is one, that numbers were computed with."""
-    device = {"device": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
-    return provenance("torch", "transformers") | device
+    return provenance("torch", "transformers") | device_name()

@@ -15,6 +15,7 @@ import torch
 from lpverify import errors
 from lpverify.core import problem as files
 from lpverify.decode.models import known
+from lpverify.files import content_hash
 from lpverify.numerics import Array, as_float
 
 
@@ -54,6 +55,10 @@ class TableModel:
     @property
     def device(self) -> torch.device:
         return self.log_rows.device
+
+    def content(self) -> dict[str, str]:
+        parts = (part.cpu().numpy() for part in (self.log_rows, self.step))
+        return {"table": content_hash(self.log_rows.shape, *(part.data for part in parts))}
 
     def start(self, tokens: Sequence[int]) -> TableState:
         state = len(self.log_rows) - 1
@@ -116,6 +121,9 @@ class TableTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return " ".join(self.labels[token] for token in tokens)
+
+    def content(self) -> str:
+        return content_hash(self.labels)
 
 
 def is_problem(name: str) -> bool:

@@ -10,7 +10,10 @@ position that its depth gives. So its logits are those of a plain pass over its 
 from __future__ import annotations
 
 import inspect
+import json
+import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,8 +26,10 @@ from transformers.cache_utils import DynamicLayer
 
 from lpverify import errors
 from lpverify.decode.models import known
+from lpverify.files import content_hash
 
 ATTENTION = ("sdpa", "eager")  # implementations that accept a custom attention mask
+ORIGIN = ("is_local", "local_files_only", "name_or_path", "transformers_version")  # in a tokenizer's configuration
 CACHE_ARGUMENTS = ("cache", "past_key_values")  # of ``forward``: the current name in transformers 5, and the older one
 
 
@@ -62,6 +67,21 @@ class TransformersModel:
         moved_to = getattr(getattr(embeddings, "_hf_hook", None), "execution_device", None)
         device: torch.device = embeddings.weight.device if moved_to is None else torch.device(moved_to)
         return device
+
+    def content(self) -> dict[str, str]:
+        """Hashes of configuration and weights; the numbers themselves are hashed, which takes a second a gigabyte."""
+        config = self.module.config.to_dict()
+        config = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
+        weights = []
+        for path, module in self.module.named_modules():
+            with _on_device(module):
+                for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+                    numbers = tensor.detach().cpu().contiguous()
+                    raw = numbers.reshape(-1).view(torch.uint8).numpy().data
+                    weights.append((path, name, numbers.dtype, numbers.shape, content_hash(raw)))
+        attention = self.module.config.get_text_config(decoder=True)._attn_implementation
+        config_hash = content_hash(type(self.module).__name__, config)
+        return {"attention": attention, "config": config_hash, "weights": content_hash(weights)}
 
     def start(self, tokens: Sequence[int]) -> TransformersState:
         state = TransformersState(self)
@@ -126,6 +146,15 @@ class TransformersState:
         return [layer for layer in self.cache.layers if layer.is_initialized]
 
 
+def _on_device(module: Any) -> Any:
+    """A context in which the weights of a module that a device map spread are there, wherever they are stored."""
+    if not hasattr(module, "_hf_hook"):
+        return nullcontext()
+    from accelerate.utils import align_module_device
+
+    return align_module_device(module)
+
+
 def new_cache(config: Any) -> Any:
     """An empty cache for a model of this configuration. Raises InputError if it could not be cut back."""
     cache = DynamicCache(config=config)
@@ -168,6 +197,15 @@ class TransformersTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
+
+    def content(self) -> str:
+        """A hash of the files that it would be saved as, without what says where it was loaded from, and of `eos`."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save_pretrained(folder)
+            files = {path.name: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+        config = json.loads(files.pop("tokenizer_config.json", b"{}"))
+        config = {key: value for key, value in config.items() if key not in ORIGIN}
+        return content_hash(sorted(self.eos), config, *(part for entry in sorted(files.items()) for part in entry))
 
 
 def resolve_device(device: str) -> torch.device:

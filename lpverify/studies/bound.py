@@ -21,6 +21,7 @@ import torch
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.decode.engine import Request
+from lpverify.decode.load import LoadedPair
 from lpverify.decode.metrics import ratio
 from lpverify.decode.models import Pair
 from lpverify.decode.run import versions
@@ -157,7 +158,7 @@ def on_text(
 
 
 def measure_all(
-    pair: Pair,
+    opened: LoadedPair,
     algorithms: Sequence[str],
     requests: Sequence[Request],
     settings: BoundSettings,
@@ -169,6 +170,7 @@ def measure_all(
     All prompts are checked before the first is measured. ``report`` is called with the number of contexts finished;
     those that an end of text leaves out count as finished. Raises InputError for unknown algorithms, and as `measure`.
     """
+    pair = opened.models
     verifiers = {errors.choice("algorithm", name, ALGORITHMS): verifier(name) for name in algorithms}
     for request in requests:
         settings.check_context(pair, request)
@@ -183,7 +185,7 @@ def measure_all(
                 report(before + count)
 
             result = measure(pair, verifiers, request, settings, on_context)
-            records.append({"prompt": request.text, "versions": versions(), **asdict(result)})
+            records.append({"prompt": request.text, "models": opened.names, "versions": versions(), **asdict(result)})
         results.append(result)
         report(before + settings.contexts)
     return results

@@ -7,6 +7,7 @@ contexts can be added to a folder, as they do not change a problem that is there
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from lpverify.studies.extract import Settings, extract
 from lpverify.studies.text import Context, contexts, text_length
 
 SCHEMA = "lpverify/extract@1"
+PROBLEM_FILE = re.compile(r"[0-9a-f]{16}-\d+-\d+\.json")  # the key of a prompt and a position
 TAIL = 40  # characters of the context that a description ends with
 
 
@@ -40,12 +42,14 @@ def extract_folder(
     *,
     chat: bool = False,
     versions: dict[str, Any] | None = None,
+    recompute: bool = False,
     report: Callable[[int], None] = lambda contexts: None,
 ) -> Outcome:
     """Write ``KEY-POSITION.json`` for every context of every prompt (that has a key) that ``folder`` lacks.
 
     All prompts are checked before anything is written. A folder that does not exist is created, and ``versions`` are
-    stored in it. ``report`` is called with the number of contexts that were just dealt with.
+    stored in it. With ``recompute``, a folder of other settings or models loses its problems first. ``report`` is
+    called with the number of contexts that were just dealt with.
 
     Raises InputError as `checked_requests`, and for a folder of other settings, one with problem files but no settings,
     and one that another process is extracting into; SizeError as `extract`.
@@ -53,7 +57,8 @@ def extract_folder(
     requests = checked_requests(pair, prompts, settings, chat)
     positions = range(0, text_length(settings.contexts, settings.stride) + 1, settings.stride)
     written = existing = 0
-    with _locked(folder, pair.describe(settings, chat=chat), versions or {}):
+    row = {"models": pair.names, "versions": versions or {}}
+    with _locked(folder, pair.identity(settings, chat=chat), row, recompute):
         for request in requests:
             paths = {position: folder / f"{request.key}-{position}.json" for position in positions}
             texts: list[Context] = []
@@ -111,7 +116,7 @@ def check_folder(folder: Path) -> None:
         raise errors.fail("--output", got=str(folder), expected=expected)
 
 
-def _locked(folder: Path, description: dict[str, Any], versions: dict[str, Any]) -> JsonLines:
+def _locked(folder: Path, identity: dict[str, Any], row: dict[str, Any], recompute: bool) -> JsonLines:
     """Make ``folder`` if it does not exist, check its settings file and lock it until it is closed."""
     path = folder / FOLDER_SETTINGS
     try:
@@ -122,10 +127,13 @@ def _locked(folder: Path, description: dict[str, Any], versions: dict[str, Any])
     if not path.exists() and (problems := problem_folder(folder)):
         got = f"{problems[0].name} but no {FOLDER_SETTINGS}"
         raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
-    lines = JsonLines(path, SCHEMA, description, instead="another folder (or delete this one to extract it again)")
+    lines = JsonLines(path, SCHEMA, identity, recompute=recompute)
     try:
         if not lines.rows:
-            lines.append({"versions": versions})
+            for problem in problem_folder(folder):  # of another identity; the settings change when the last is gone
+                if PROBLEM_FILE.fullmatch(problem.name):
+                    problem.unlink()
+            lines.append(row)
     except BaseException:
         lines.close()
         with suppress(OSError):  # it is not empty

@@ -38,6 +38,7 @@ class OpenPair(LoadedPair):
         seed: int = 0,
         chat: bool = False,
         records: str | os.PathLike[str] | None = None,
+        recompute: bool = False,
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> tuple[list[DecodeStats], list[str]]:
         """Continue every prompt with every algorithm, as ``lpverify decode`` does.
@@ -50,7 +51,8 @@ class OpenPair(LoadedPair):
             max_new_tokens: limit of each text.
             seed: of everything that is drawn.
             chat: wrap the prompts in the chat template.
-            records: file of finished prompts; an interrupted run resumes.
+            records: file of finished prompts; an interrupted run resumes. One of other settings or other models (by
+                content) is refused, or with ``recompute`` replaced.
             report: called after every round.
 
         Returns:
@@ -63,7 +65,8 @@ class OpenPair(LoadedPair):
         requests = self.requests(_keyed(prompts), chat=chat)
         sampling = Sampling(temperature, top_k, top_p)
         settings = Settings(num_paths, depth, sampling, max_new_tokens, seed, self.tokenizer.eos)
-        with Records(records, self.describe(settings, chat=chat)) as store:
+        identity = {} if records is None else self.identity(settings, chat=chat)
+        with Records(records, identity, recompute=recompute) as store:
             stats = compare(self, names, requests, settings, store, report)
         runs = [store.get(names[0], request.key) for request in requests]
         return stats, [self.tokenizer.decode(run.tokens) for run in runs if isinstance(run, Generation)]
@@ -135,7 +138,7 @@ class OpenPair(LoadedPair):
         shapes = (errors.integers("num_paths", num_paths, min=1), errors.integers("depths", depths, min=1))
         settings = bounding.BoundSettings(*shapes, contexts, stride, sampling, seed, eos)
         unsaved = JsonLines(None, bounding.RECORD_SCHEMA, {})
-        return bounding.summarize(bounding.measure_all(self.models, names, requests, settings, unsaved))
+        return bounding.summarize(bounding.measure_all(self, names, requests, settings, unsaved))
 
 
 def _keyed(prompts: Sequence[str]) -> list[Prompt]:
