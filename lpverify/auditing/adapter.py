@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from operator import index as as_integer
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from lpverify import errors
 from lpverify.auditing.choices import Choices
+from lpverify.auditing.guard import Fault, guarded
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import Finding
@@ -18,14 +18,6 @@ from lpverify.numerics import Array
 
 Tokens = tuple[int, ...]
 Program = Callable[..., Any]
-
-
-class Fault(Exception):
-    """A finding inside one run."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.message)
-        self.finding = finding
 
 
 class RowTable:
@@ -88,12 +80,13 @@ class Adapter:
 
         Raises Fault when the program raises, or does not return a drafted prefix and a token.
         """
-        function = _guarded(self.function) if isinstance(self.function, type) else self.function
         emitted: list[Tokens] = []
-        for _ in range(self.rounds):
-            paths = self._draft(function, choices)
-            answer = _guarded(function, paths, self.table.target, self.table.draft, choices)
-            emitted.append(self._checked(answer, paths))
+        with guarded():
+            function = self.function() if isinstance(self.function, type) else self.function
+            for _ in range(self.rounds):
+                paths = self._draft(function, choices)
+                answer = function(paths, self.table.target, self.table.draft, choices)
+                emitted.append(self._checked(answer, paths))
         return tuple(emitted)
 
     def _draft(self, function: Program, choices: Choices) -> tuple[Tokens, ...]:
@@ -108,7 +101,7 @@ class Adapter:
                     path += (choices.categorical(draft(path)),)
                 sampled.append(path)
             return tuple(sampled)
-        drafted = _guarded(own, draft, self.num_paths, length, choices)
+        drafted = own(draft, self.num_paths, length, choices)
         try:
             paths = tuple(tuple(as_integer(token) for token in path) for path in drafted)
         except TypeError:
@@ -136,15 +129,4 @@ class Adapter:
 
 
 def _returned(what: str, answer: Any, expected: str) -> Fault:
-    return Fault(Finding("returned", errors.one_line(f"{what} {answer!r}, expected {expected}")))
-
-
-def _guarded(function: Program, *arguments: Any) -> Any:
-    """Call the program; its exceptions become findings that name the line."""
-    try:
-        return function(*arguments)
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)[1:]
-        line = f" at line {frames[0].lineno} of {frames[0].filename.rpartition('/')[2]}" if frames else ""
-        message = errors.one_line(f"raised {type(error).__name__}: {error}{line}")
-        raise Fault(Finding("raised", message)) from error
+    return Fault(Finding("returned", errors.one_line(f"{what} {errors.shown(answer)}, expected {expected}")))

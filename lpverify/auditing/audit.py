@@ -34,15 +34,16 @@ from typing import Any
 import numpy as np
 
 from lpverify import errors
-from lpverify.auditing.adapter import Adapter, Fault, Program, RowTable, Tokens
+from lpverify.auditing.adapter import Adapter, Program, RowTable, Tokens
 from lpverify.auditing.cases import Case, select
 from lpverify.auditing.choices import Choices, NotEnumerable, SampledChoices, enumerate_outcomes
+from lpverify.auditing.guard import Fault, guarded, interrupts_pass
 from lpverify.auditing.identity import identity_test, smallest_found
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair, path_probabilities
 from lpverify.core.results import AuditReport, CaseAudit, Finding
 from lpverify.exact import evaluate, recursion
-from lpverify.numerics import Array, as_float
+from lpverify.numerics import Array, Levels, as_float
 from lpverify.verifiers import Verifier
 
 FALSE_ALARM = 1e-6
@@ -57,6 +58,8 @@ REPEATS = 20
 ``rng``. If it causes a total variation of d, it stays undetected with probability exp(-20 d) at most."""
 OWN_RANDOMNESS = "it brings randomness of its own"
 MAX_SEQUENCES = 1_000_000
+ROUNDING = 1e-5
+"""A total variation up to this, in floats, may be rounding: sums in single precision."""
 
 
 def audit(
@@ -81,7 +84,8 @@ def audit(
         progress: called with the name of each case before it is audited.
 
     Returns:
-        One `CaseAudit` per case; ``lossless`` and ``findings`` summarise them.
+        One `CaseAudit` per case; ``outcome``, ``lossless`` and ``findings`` summarise them. Whatever a third-party
+        verifier raises is a finding, ``SystemExit`` and other ``BaseException`` included.
 
     Raises:
         InputError: an unknown name or a bad option. SizeError: a case is too large.
@@ -104,17 +108,19 @@ def audit(
     elif not callable(subject):
         raise errors.fail("verifier", got=repr(subject), expected="a name, a Verifier or a function")
     results: list[CaseAudit] = []
-    for case in chosen:
-        progress(case.name)
-        if isinstance(subject, str | Verifier):
-            results.append(_audit_verifier(subject, case, tolerance))
-        else:
-            own = any(OWN_RANDOMNESS in result.note for result in results)
-            differs = any(result.finding for result in results)
-            settings = _Settings(draws, f"{seed} {case.name}", FALSE_ALARM / len(chosen), tolerance, own, differs)
-            results.append(_audit_program(subject, case, settings))
-        if stop_early and results[-1].finding:
-            break
+    with interrupts_pass():
+        for case in chosen:
+            progress(case.name)
+            if isinstance(subject, str | Verifier):
+                results.append(_audit_verifier(subject, case, tolerance))
+            else:
+                own = any(OWN_RANDOMNESS in result.note for result in results)
+                differs = any(result.finding for result in results)
+                settings = _Settings(draws, f"{seed} {case.name}", FALSE_ALARM / len(chosen), tolerance, own, differs)
+                results.append(_audit_program(subject, case, settings))
+            if stop_early and results[-1].finding:
+                break
+    results = _ties_only(results, chosen)
     name = subject if isinstance(subject, str) else getattr(subject, "name" if ours else "__name__", None)
     sampled = any(result.mode == "sampled" for result in results)
     return AuditReport(name or type(subject).__name__, tuple(results), FALSE_ALARM if sampled else 0.0)
@@ -204,6 +210,64 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Fraction) and value.denominator < 10**7 else f"{float(value):.9g}"
 
 
+# what a fault looks like
+
+
+def _with_cause(pair: ModelPair, masses: Levels, finding: Finding, distance: Any, tolerance: float) -> Finding:
+    """The finding with its cause. ``masses`` (V**i, V) a level: probability of accepting c and emitting y.
+
+    With f(c) the probability that the accepted prefix passes through c, a lossless verifier has
+    f(cy) <= p(y|c) f(c), and emits y at c with probability p(y|c) f(c) - f(cy). If the first holds everywhere, only
+    the second, the residual distribution, is wrong.
+    """
+    if finding.kind == "law" and 0 < distance <= ROUNDING and not isinstance(distance, Fraction):
+        enough = float(f"{distance:.0e}")
+        enough = enough if enough >= distance else float(f"{distance * 1.5:.0e}")
+        explanation = f"if rounding explains this, --tolerance {enough:g} passes"
+        return replace(finding, cause="rounding", explanation=explanation)
+    reach = [level.sum(axis=1) for level in masses]
+    for depth in range(pair.depth, 0, -1):
+        reach[depth - 1] = reach[depth - 1] + reach[depth].reshape(-1, pair.vocab_size).sum(axis=1)
+    for depth, rows in enumerate(pair.target):
+        excess = reach[depth + 1] - (reach[depth][:, None] * rows).reshape(-1)
+        if (excess > tolerance * (not pair.rational)).any():
+            prefix = tree.prefix_of(int(np.argmax(excess)), depth + 1, pair.vocab_size)
+            shown = " ".join(pair.tokens[token] for token in prefix)
+            explanation = f'it accepts the last token of "{shown}" too often'
+            return replace(finding, cause="acceptance", explanation=explanation)
+    if finding.kind == "law" and not finding.prefix:
+        return finding
+    explanation = "what it accepts is possible, so the residual distribution of the next token is wrong"
+    return replace(finding, cause="residual", explanation=explanation)
+
+
+def _ties_only(results: list[CaseAudit], chosen: Sequence[Case]) -> list[CaseAudit]:
+    """Where only cases with ties of p/q have findings, and others of several paths do not, ties are the cause."""
+    tied = [_has_ties(case.problem.pair) for case in chosen[: len(results)]]
+    clean = [result for result, ties in zip(results, tied, strict=True) if result.num_paths > 1 and not ties]
+    wrong = [ties for result, ties in zip(results, tied, strict=True) if result.finding]
+    if not clean or not wrong or not all(wrong):
+        return results
+    advice = "only where tokens have equal p/q: selection and correction must order ties alike"
+    return [
+        replace(result, finding=replace(result.finding, cause="ties", explanation=advice))
+        if result.finding and result.finding.kind in ("law", "impossible token")
+        else result
+        for result in results
+    ]
+
+
+def _has_ties(pair: ModelPair) -> bool:
+    """Do two tokens that can be drafted have the same p/q in some row?"""
+    for target, draft in zip(pair.target, pair.draft, strict=True):
+        for p, q in zip(target, draft, strict=True):
+            with np.errstate(over="ignore"):
+                ratios = (p[q > 0] / q[q > 0]).tolist()
+            if len(set(ratios)) < len(ratios):
+                return True
+    return False
+
+
 # verifiers of this package
 
 
@@ -212,10 +276,16 @@ def _audit_verifier(subject: str | Verifier, case: Case, tolerance: float) -> Ca
     try:
         algorithm = subject if isinstance(subject, Verifier) else evaluate.as_verifier(subject, case.problem)
         unsymmetric = replace(algorithm, path_order=True, first_path_only=False)  # do not trust declared symmetries
-        masses, terms = evaluate.enumerated_masses(pair, unsymmetric, case.problem.num_paths)
+        with guarded():
+            masses, terms = evaluate.enumerated_masses(pair, unsymmetric, case.problem.num_paths)
     except errors.SizeError as error:
         return _result(case, "refused", pair, note=str(error))
+    except Fault as fault:
+        if isinstance(fault.__cause__, errors.SizeError):
+            return _result(case, "refused", pair, note=str(fault.__cause__))
+        return _result(case, "exact", pair, finding=fault.finding)
     distance, finding = compare_distributions(pair, evaluate.emitted_law(pair, masses), 1, tolerance)
+    finding = finding and _with_cause(pair, masses, finding, distance, tolerance)
     return _result(case, "exact", pair, count=terms, total_variation=distance, finding=finding)
 
 
@@ -253,8 +323,11 @@ def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Setting
         with np.errstate(all="ignore"):
             if settings.sample:
                 raise NotEnumerable(OWN_RANDOMNESS)
-            before = _global_states()
+            before, modules = _global_states(), len(sys.modules)
             masses, runs = enumerate_outcomes(adapter, max_runs=MAX_RUNS)
+            if len(sys.modules) > modules:  # what an import does to the generators is not the program's randomness
+                before = _global_states()
+                masses, runs = enumerate_outcomes(adapter, max_runs=MAX_RUNS)
             if _global_states() != before:
                 raise NotEnumerable(OWN_RANDOMNESS)
             emitted = joint_distribution(pair, masses)
@@ -262,6 +335,10 @@ def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Setting
             for _ in range(REPEATS if finding and not settings.differs else 0):
                 if enumerate_outcomes(adapter, max_runs=MAX_RUNS)[0] != masses:
                     raise NotEnumerable(OWN_RANDOMNESS)
+        if finding and case.rounds == 1:
+            finding = _with_cause(pair, emitted_masses(pair, masses), finding, distance, settings.tolerance)
+        elif finding and len(finding.prefix or ()) > pair.depth + 1:
+            finding = replace(finding, cause="rounds", explanation="the second round depends on the first")
         finding = table.changed() or finding
         return _result(case, "exact", pair, count=runs, total_variation=distance, finding=finding)
     except Fault as fault:
@@ -309,7 +386,10 @@ def _at_boundaries(adapter: Adapter, pair: ModelPair, possible: Array) -> str:
             if not possible[first : first + below].any():
                 shown = " ".join(pair.tokens[token] for token in emission)
                 message = f'a uniform of 0 or 1 - 2^-53 makes it emit "{shown}", which the target never does'
-                raise Fault(Finding("impossible token", message, emission, 0.0, None))
+                explanation = (
+                    "it must reject where the uniform equals the acceptance probability: u >= p/q, not u > p/q"
+                )
+                raise Fault(Finding("impossible token", message, emission, 0.0, None, "boundary", explanation))
         return True
 
     try:
@@ -341,17 +421,22 @@ def _sample(adapter: Adapter, pair: ModelPair, settings: _Settings) -> Any:
     return counts
 
 
+def emitted_masses(pair: ModelPair, masses: Mapping[tuple[Tokens, ...], Any]) -> Levels:
+    """Of one round, as `lpverify.exact.recursion` has them: at (c, y) the probability to accept c and emit y."""
+    emitted = recursion.no_masses(pair)
+    for (emission,), mass in masses.items():
+        *accepted, token = emission
+        emitted[len(accepted)][tree.index_of(accepted, pair.vocab_size), token] += mass
+    return emitted
+
+
 def joint_distribution(pair: ModelPair, masses: Mapping[tuple[Tokens, ...], Any]) -> Array:
     """Distribution of the tokens of all rounds, each round continued by the target to L+1 tokens.
 
     ``masses``: probability of the emissions (one tuple of tokens per round).
     """
     if len(next(iter(masses))) == 1:
-        emitted = recursion.no_masses(pair)
-        for (emission,), mass in masses.items():
-            *accepted, token = emission
-            emitted[len(accepted)][tree.index_of(accepted, pair.vocab_size), token] += mass
-        return evaluate.emitted_law(pair, emitted)
+        return evaluate.emitted_law(pair, emitted_masses(pair, masses))
     by_first: dict[Tokens, dict[tuple[Tokens, ...], Any]] = {}
     for (first, *others), mass in masses.items():
         by_first.setdefault(first, {})[tuple(others)] = mass

@@ -57,6 +57,8 @@ def cases() -> dict[str, Case]:
         ("sparse tree of 3", tree(3, 2, seed=13, denominator=4), (1, 2), ()),
         ("tree of 4", tree(4, 1, seed=3), (2, 3), ()),
         ("deep tree", tree(2, 3, seed=4), (1, 2, 3), ()),
+        ("six tokens", iid("1/4 3/4", "3/5 2/5", 6), (1,), ()),
+        ("six tokens, two ends", two_ends(6), (2,), ()),
         ("equal to the last bit", floats([0.5, 0.5, 0.0], [0.5 + 2**-24, 0.5 - 2**-24, 0.0]), (1, 2), ()),
         ("subnormal", floats([0.5, 0.5 - 1e-5, 1e-5, 1e-310], [0.25, 0.75, 1e-320, 0.0]), (1, 2), ()),
         ("floats", make.dirichlet(3, 2, seed=5, alpha=0.5), (1, 2), ()),
@@ -113,6 +115,13 @@ def tree(vocab: int, depth: int, seed: int, denominator: int = 12) -> ModelPair:
     """A different rational row at every prefix, also after leaves."""
     deeper = make.rational(vocab, depth + 1, seed, denominator)
     return ModelPair.from_levels(deeper.target[:-1], deeper.draft[:-1], bonus=deeper.target[-1])
+
+
+def two_ends(depth: int) -> ModelPair:
+    """A sure draft but for the last token, so that several long paths are cheap to enumerate."""
+    step = iid("3/4 1/4", "1 0", depth)
+    last = iid("1/4 3/4", "3/5 2/5", depth)
+    return ModelPair.from_levels(step.target, (*step.draft[:-1], last.draft[-1]), bonus=step.bonus)
 
 
 def floats(target: Any, draft: Any) -> ModelPair:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from dataclasses import asdict
-from pathlib import Path
-from runpy import run_path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +28,10 @@ verifier fails any case with probability at most"
 def run(
     *,
     verifier: Annotated[
-        str, typer.Argument(metavar="NAME|FILE.py:FUNCTION", help="A verifier's name, or a function of your own.")
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.py:FUNCTION|MODULE:FUNCTION", help="A verifier's name, or a function of your own."
+        ),
     ],
     cases: Annotated[str | None, option("A,B,...", "Cases by name, or PROBLEM:K for a problem; default: all.")] = None,
     draws: Annotated[int, option("N", "Draws for each sampled case.")] = 20_000,
@@ -38,58 +39,64 @@ def run(
     tolerance: Annotated[float, option("TV", "Total variation that rounding may cause in floats.")] = 1e-12,
     output: Output,
 ) -> None:
-    """Is a verifier lossless? Exit code 0 if it is, 1 if it is not.
+    """Is a verifier lossless? Exit code 0 if it is, 1 if it is not, 2 if that was not decided.
 
     A function of your own is f(paths, target, draft, rng) -> (accepted_tokens, next_token): paths are K tuples of L
     tokens, target(prefix) and draft(prefix) return probability rows, rng has bernoulli(p), categorical(weights) and
     uniform(). Its output distribution is computed exactly if it only calls bernoulli and categorical. Otherwise it is
-    sampled, and a lossless function is called lossy with probability at most 1e-6.
+    sampled, and a lossless function is called lossy with probability at most 1e-6. It runs in a process of its own:
+    however it ends there is a verdict, and what it prints goes to standard error.
     """
-    from lpverify.auditing.audit import audit
-
     output.check()
     names = None if cases is None else [name.strip() for name in cases.split(",")]
-    report = audit(load(verifier), cases=names, draws=draws, seed=seed, tolerance=tolerance)
+    report = _audit(verifier, cases=names, draws=draws, seed=seed, tolerance=tolerance)
     output.write(to_json(verifier, report), lambda: _print(verifier, report))
-    if not report.lossless:
+    if report.outcome == "not lossless":
         raise typer.Exit(NO)
+    if report.outcome == "not decided":
+        note = report.undecided[0].note if report.undecided else "there is no case for it"
+        raise errors.fail(f"audit of {verifier}", got=f"{_counts(report)} ({note})", expected="only cases that fit")
 
 
-def load(verifier: str) -> str | Callable[..., Any]:
-    """The name itself, or the function that ``FILE.py:FUNCTION`` names. Raises InputError."""
+def _audit(verifier: str, **options: Any) -> AuditReport:
+    """The report; a program that ends otherwise than by returning, at any time, has a finding."""
+    from lpverify.auditing.audit import audit
+    from lpverify.auditing.cases import select
+    from lpverify.auditing.guard import Fault, guarded, in_own_process, interrupts_pass
+    from lpverify.auditing.load import load_function
+    from lpverify.core.results import AuditReport, CaseAudit, Finding
     from lpverify.verifiers import VERIFIERS
 
-    file, separator, name = verifier.rpartition(":")
-    if not separator or not file.endswith(".py"):
-        if verifier not in VERIFIERS:
-            expected = f"FILE.py:FUNCTION or one of {', '.join(VERIFIERS)}"
-            raise errors.fail("verifier", got=repr(verifier), expected=expected)
-        return verifier
-    path = Path(file).absolute()
-    if not path.is_file():
-        raise errors.fail("verifier", got=f"{file}, which does not exist", expected="a Python file")
-    sys.path.insert(0, str(path.parent))
-    try:
-        module = run_path(str(path), run_name="audited")
-    except (Exception, SystemExit) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise errors.fail(file, got=got, expected="a file that can be imported") from error
-    finally:
-        sys.path.remove(str(path.parent))
-    function: Callable[..., Any] | None = module.get(name)
-    if function is None:
-        own = [key for key, value in module.items() if callable(value) and not key.startswith("_")]
-        raise errors.fail(file, got=f"no {name!r} in it", expected=f"one of {', '.join(own) or 'its functions'}")
-    if not callable(function):
-        raise errors.fail(f"{file}:{name}", got=f"a {type(function).__name__}", expected="a function")
-    return function
+    if verifier in VERIFIERS:
+        return audit(verifier, **options)
+    if ":" not in verifier:
+        expected = f"FILE.py:FUNCTION, MODULE:FUNCTION or one of {', '.join(VERIFIERS)}"
+        raise errors.fail("verifier", got=errors.shown(verifier), expected=expected)
+    select(options["cases"])
+
+    def work(say: Callable[[str], None]) -> AuditReport:
+        say("while it was loaded")
+        try:
+            with interrupts_pass(), guarded(passing=errors.InputError):
+                function = load_function(verifier)
+        except Fault as fault:
+            return _without_report("while it was loaded", fault.finding)
+        return audit(function, progress=say, **options)
+
+    def _without_report(when: str, finding: Finding) -> AuditReport:
+        return AuditReport(verifier, (CaseAudit(when, 0, 0, 0, 0, "exact", False, finding=finding),), 0.0)
+
+    if not hasattr(os, "fork"):
+        return work(lambda what: None)
+    report, ended, when = in_own_process(work)
+    return report if report is not None else _without_report(when, Finding("raised", ended))
 
 
 def to_json(verifier: str, report: AuditReport) -> dict[str, Any]:
     """The document ``lpverify/audit@1``."""
     cases = [asdict(case) for case in report.cases]
     cases = [{"name": case.pop("case"), "paths": case.pop("num_paths"), **case} for case in cases]
-    verdict = {"lossless": report.lossless, "false_alarm": report.false_alarm}
+    verdict = {"lossless": report.lossless, "outcome": report.outcome, "false_alarm": report.false_alarm}
     return {"schema": "lpverify/audit@1", "verifier": verifier, **verdict, "cases": cases}
 
 
@@ -99,7 +106,9 @@ def _print(verifier: str, report: AuditReport) -> None:
     rows = []
     for case in report.cases:
         mode = "in floats" if case.mode == "exact" and not case.rational else case.mode
-        lossless = "NO: " + case.finding.kind if case.finding else "yes" if case.mode != "refused" else ""
+        finding, refused = case.finding, case.mode == "refused"
+        verdict = "not decided" if refused else "yes"
+        lossless = f"NO: {finding.cause or finding.kind}" if finding else verdict
         distances = ("" if x is None else number(float(x)) for x in (case.total_variation, case.smallest_found))
         rows.append((case.case, mode, f"{case.count:,}" if case.count else "", *distances, lossless))
     caption = CAPTION + (f"; {SAMPLED} {report.false_alarm:g}" if report.false_alarm else "")
@@ -107,10 +116,22 @@ def _print(verifier: str, report: AuditReport) -> None:
     for note in dict.fromkeys(case.note for case in report.cases if case.note):
         print(f"{sum(case.note == note for case in report.cases)} cases: {note}")
     for name, finding in report.findings[:MAX_FINDINGS]:
-        print(f"{name}: {finding.message}")
+        print(f"{name}: {finding.message}" + f"; {finding.explanation}" * bool(finding.explanation))
     if len(report.findings) > MAX_FINDINGS:
         print(f"and {len(report.findings) - MAX_FINDINGS} more")
+    if report.false_alarm:
+        sizes = (max(getattr(case, of) for case in report.cases) for of in ("vocab_size", "depth", "num_paths"))
+        size = ", ".join(f"{name} <= {most}" for name, most in zip("VLK", sizes, strict=True))
+        print(f"could be missed: losses below 'finds', and faults that need more than {size}")
+    print(f"{verifier} is {_counts(report)}")
+
+
+def _counts(report: AuditReport) -> str:
+    """The outcome with the number of cases of each kind."""
+    cases, wrong, undecided = len(report.cases), len(report.findings), len(report.undecided)
+    others = f", {undecided} not decided" if undecided else ""
+    if wrong:
+        return f"NOT lossless: {wrong} of {cases} cases{others}"
     if report.lossless:
-        print(f"{verifier} is lossless on {sum(case.mode != 'refused' for case in report.cases)} cases")
-    else:
-        print(f"{verifier} is NOT lossless: {len(report.findings)} of {len(report.cases)} cases")
+        return f"lossless on {cases} cases"
+    return f"not decided: {cases - undecided} of {cases} cases lossless{others}"

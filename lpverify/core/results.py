@@ -138,6 +138,9 @@ class Finding(Result):
     ``kind`` is "law" (a wrong distribution), "impossible token" (one that the target never emits), "raised", "returned"
     (not a drafted prefix and a token), or "changed its input". For the first two, ``prefix`` is a shortest sequence of
     emitted tokens whose probability is wrong; tokens of a second decoding round follow after L+1 tokens of the first.
+    ``cause`` is what the fault looks like, where that can be told: "acceptance" (a token is accepted too often),
+    "residual" (what is accepted is possible, the next token is wrong), "boundary" (a token is accepted where a uniform
+    equals its probability), "rounding", "ties" (only where p/q has ties), "rounds" (two rounds depend on each other).
     """
 
     kind: str
@@ -145,6 +148,8 @@ class Finding(Result):
     prefix: tuple[int, ...] | None = None
     expected: float | Fraction | None = None  # its probability under the target
     got: float | Fraction | None = None  # its probability under the verifier
+    cause: str = ""
+    explanation: str = ""  # of the cause, one line
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,6 +185,18 @@ class AuditReport(Result):
         return tuple((case.case, case.finding) for case in self.cases if case.finding is not None)
 
     @property
+    def undecided(self) -> tuple[CaseAudit, ...]:
+        """The cases that were refused."""
+        return tuple(case for case in self.cases if case.mode == "refused")
+
+    @property
+    def outcome(self) -> str:
+        """ "not lossless" with a finding on any case; else "not decided" if a case was refused; else "lossless"."""
+        if self.findings:
+            return "not lossless"
+        return "not decided" if self.undecided or not self.cases else "lossless"
+
+    @property
     def lossless(self) -> bool:
-        """No finding on any case, and at least one case that was not refused."""
-        return not self.findings and any(case.mode != "refused" for case in self.cases)
+        """Every case was decided, and none has a finding."""
+        return self.outcome == "lossless"
