@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -124,27 +124,29 @@ def write_whole(path: StrPath, content: bytes) -> None:
         raise errors.fail(os.fspath(path), got=_reason(error), expected="a path that can be written") from error
 
 
-def distinct(roles: Mapping[str, StrPath | None], *, inputs: Iterable[StrPath] = ()) -> None:
-    """Check that one command does not use one file for two purposes, also by way of links. Raises InputError.
+def distinct(outputs: Mapping[str, StrPath | None], inputs: Mapping[str, StrPath | None]) -> None:
+    """Check that a command writes to no file that it reads or writes otherwise, also by way of links.
 
-    ``roles`` maps options and arguments to paths; None, ``-`` (standard input or output), devices and folders are
-    skipped. ``inputs`` are files that the command reads and that no option names, such as those of a folder.
+    Both map options and arguments to paths. None, ``-``, devices and folders are skipped, and inputs that are not
+    files, such as the name of a model. The file that standard output is redirected to is one of the outputs. Raises
+    InputError.
 
-    >>> distinct({"--prompts": "p.jsonl", "--records": "./p.jsonl"})
+    >>> distinct({"--records": "r.jsonl", "--json": "./r.jsonl"}, {})
     Traceback (most recent call last):
-    lpverify.errors.InputError: --records: got ./p.jsonl, the same file as --prompts, expected another file
+    lpverify.errors.InputError: --json: got ./r.jsonl, the same file as --records, expected another file
     """
     seen: dict[Any, str] = {}
-    for role, path in [*(("an input of the command", path) for path in inputs), *roles.items()]:
+    paths = [*inputs.items(), ("standard output", "/dev/stdout"), *outputs.items()]
+    for role, path in paths:
         if path is None or os.fspath(path) in ("", "-") or "\0" in os.fspath(path):
             continue
-        identities: list[Any] = [os.path.realpath(path)]
+        identities: list[Any] = [os.path.realpath(path)] if role in outputs else []
         with suppress(OSError):  # it does not exist
             status = os.stat(path)
             identities = [*identities, (status.st_dev, status.st_ino)] if stat.S_ISREG(status.st_mode) else []
         for identity in identities:
             other = seen.setdefault(identity, role)
-            if other != role:
+            if other != role and role in outputs:
                 raise errors.fail(role, got=f"{os.fspath(path)}, the same file as {other}", expected="another file")
 
 
@@ -160,7 +162,7 @@ class JsonLines:
     - The file is locked until `close` or the end of the process. A second process is refused.
     - A full disk or an interruption (Ctrl-C) during `append` leaves complete lines only. A writer that is killed may
       leave a part of one; the next writer drops it when it appends, and the row is then computed again.
-    - ``inputs``, the files that the command reads, must not be ``path``. A ``path`` of None keeps nothing.
+    - A ``path`` of None keeps nothing.
 
     Raises InputError for a file that is refused or cannot be written. Use it as a context manager::
 
@@ -175,7 +177,6 @@ class JsonLines:
         schema: str,
         identity: Mapping[str, Any] | None = None,
         *,
-        inputs: Iterable[StrPath] = (),
         recompute: bool = False,
     ) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -187,7 +188,6 @@ class JsonLines:
         self._file: FileIO | None = None
         self._created, self._end, self._separator = False, 0, b""
         if path is not None:
-            distinct({self._path: path}, inputs=inputs)
             self._open()
 
     def __enter__(self) -> Self:

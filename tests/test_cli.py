@@ -427,7 +427,7 @@ def test_solve_takes_several_numbers_of_paths(tmp_path: Path) -> None:
 def test_solve_writes_files_whole(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     data, picture = tmp_path / "out.json", tmp_path / "out.svg"
-    data.write_text("old")
+    data.touch()
     output = ok("solve", "coin-2", "--paths", "3", "--json", str(data), "--plot", str(picture))
     assert "coin-2" in output
     assert json.loads(data.read_text())["problem"]["paths"] == 3

@@ -225,6 +225,22 @@ def test_command(tmp_path: Path) -> None:
     assert [line.split()[0] for line in cli("--list").stdout.splitlines()] == list(FIGURES)
 
 
+def test_files_that_are_no_figure_stay(tmp_path: Path) -> None:
+    for kind in ("json", "md", "png"):
+        mine = tmp_path / f"balance.{kind}"
+        mine.write_bytes(b"mine")
+        result = cli("--quick", "--only", "balance", "--out", str(tmp_path))
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "balance.json: got no" in result.stderr
+        assert mine.read_bytes() == b"mine"
+        mine.unlink()
+        assert list(tmp_path.iterdir()) == []
+    result = cli("--quick", "--only", "balance", "--out", str(tmp_path), "--prompts", f"{tmp_path}/balance.md")
+    assert result.exit_code == 0  # there is no such file, and no model is asked
+    result = cli("--quick", "--only", "balance", "--out", str(tmp_path), "--prompts", f"x={tmp_path}/./balance.md")
+    assert f"--out, balance.md: got {tmp_path}/balance.md, the same file as --prompts" in result.stderr
+
+
 def test_failed_runs_leave_no_folders(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b"
     assert cli("--draw", "--only", "balance", "--out", str(out)).exit_code == 2

@@ -327,13 +327,11 @@ def test_one_file_for_two_purposes(tmp_path: Path, link: Callable[[Path, Path], 
     link(source, other)
     same = other if other.exists() else tmp_path / "." / "source"
     with pytest.raises(InputError, match="--json: got .*, the same file as --prompts, expected another file"):
-        distinct({"--prompts": source, "--records": None, "--json": str(same)})
-    with pytest.raises(InputError, match="the same file as an input of the command"):
-        JsonLines(same, SCHEMA, inputs=[tmp_path / "unrelated", source])
-    with pytest.raises(InputError, match="--output: got .*, the same file as --input"):  # neither exists
-        distinct({"--input": tmp_path / "new", "--output": tmp_path / "x" / ".." / "new"})
-    distinct({"--json": "-", "--prompts": "-", "--plot": None, "TEXT": "a\0b", "--output": tmp_path / "new"})
-    distinct({"--json": "/dev/null", "--plot": "/dev/null"}, inputs=[source, source, tmp_path])
+        distinct({"--records": None, "--json": str(same)}, {"--prompts": source})
+    with pytest.raises(InputError, match="--output: got .*, the same file as --records"):  # neither exists
+        distinct({"--records": tmp_path / "new", "--output": tmp_path / "x" / ".." / "new"}, {})
+    distinct({"--json": "-", "--plot": None, "--output": tmp_path / "new"}, {"--prompts": "-", "TEXT": "a\0b"})
+    distinct({"--json": "/dev/null", "--plot": "/dev/null"}, {"a": source, "b": source, "c": tmp_path, "d": "A" * 9999})
     assert source.read_bytes() == b""
 
 

@@ -29,6 +29,7 @@ from lpverify.report import plots
 SCHEMA = "lpverify/figure@2"
 PACKAGES = ("numpy", "scipy", "highspy")
 MODEL_PACKAGES = ("torch", "transformers")
+KINDS = ("png", "svg")
 DIGITS = 10
 """Significant digits of stored numbers."""
 Data = Mapping[str, Any]
@@ -95,7 +96,7 @@ def make(
     """Compute, store and draw ``names`` (default: all `available`) into the folder ``out``; ``work`` None only draws.
 
     Yields each name with the seconds it took, when it is done. Raises InputError for an unknown name, for missing
-    packages, and for data that are missing or not of the figure.
+    packages, for data that are missing or not of the figure, and for files of its name that are not the figure's.
     """
     chosen = tuple(available(out) if names is None else dict.fromkeys(names))
     for name in chosen:
@@ -106,7 +107,16 @@ def make(
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise errors.fail("figures", got=f"no {package}", expected=f"pip install 'lpverify[{extra}]' first")
+    for name in chosen if work is not None else ():
+        for path in files(name, Path(out)):
+            if path.exists():
+                stored(name, Path(out))  # otherwise they are not a figure's, and would be lost
     return _made(chosen, Path(out), work)
+
+
+def files(name: str, folder: Path) -> list[Path]:
+    """What `make` writes for a figure into ``folder``, first the data."""
+    return [folder / f"{name}.{kind}" for kind in ("json", "md", *(["tex"] if FIGURES[name].table else KINDS))]
 
 
 def _made(names: Sequence[str], folder: Path, work: Work | None) -> Iterator[tuple[str, float]]:
@@ -162,7 +172,7 @@ def draw(name: str, folder: Path) -> None:
     if figure.table:
         write_whole(folder / f"{name}.tex", drawn.encode())
     else:
-        for kind in ("png", "svg"):
+        for kind in KINDS:
             write_whole(folder / f"{name}.{kind}", plots.render(drawn, kind))
     write_whole(folder / f"{name}.md", caption(document).encode())
 

@@ -8,8 +8,11 @@ reader of standard output closed it. An error is one line on standard error, ``l
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -29,8 +32,9 @@ class OneLineErrors(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
         message: str | None = None
         try:
-            code = super().main(args, **kwargs | {"prog_name": "lpverify", "standalone_mode": False})
-            sys.stdout.flush()
+            with _termination_as_interruption():
+                code = super().main(args, **kwargs | {"prog_name": "lpverify", "standalone_mode": False})
+                sys.stdout.flush()
         except (KeyboardInterrupt, typer.Abort):
             code = INTERRUPTED
         except BrokenPipeError:
@@ -52,6 +56,19 @@ class OneLineErrors(TyperGroup):
         except BrokenPipeError:
             _silence(sys.stdout)
             raise typer.Exit(BROKEN_PIPE) from None
+
+
+@contextmanager
+def _termination_as_interruption() -> Iterator[None]:
+    """On SIGTERM end as on Ctrl-C, so that rows stay whole, temporary files are removed and workers end."""
+    if threading.current_thread() is not threading.main_thread():  # which has no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _describe(error: Exception) -> tuple[str, int]:

@@ -11,8 +11,8 @@ import typer
 from lpverify import errors
 from lpverify.cli.advise_measure import Bench
 from lpverify.cli.options import ModelOptions, flag, option
-from lpverify.cli.output import OutputAndPlot, check_writable, with_error, write_json
-from lpverify.files import distinct, provenance
+from lpverify.cli.output import OutputAndPlot, check_output, is_document, with_error, write_json
+from lpverify.files import provenance
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -68,10 +68,9 @@ def run(
     from lpverify.studies.throughput import predict, with_full_acceptance
 
     documents = documents or []
-    output.check()
-    check_writable("--save-costs", save_costs, stdout=False)
-    roles = {"--costs": costs, "--prompts": models.prompts, "--save-costs": save_costs}
-    distinct(roles | {"--json": output.json, "--plot": output.plot}, inputs=documents)
+    inputs = models.files | {"--costs": costs} | {f"DOCUMENT {name}": name for name in documents}
+    output.check("lpverify/advise@", inputs, **{"save-costs": save_costs})
+    check_output("--save-costs", save_costs, is_document("lpverify/costs@"), stdout=False)
     explicit = {"--" + name.replace("_", "-"): getattr(models, name) for name in IN_DOCUMENT if name in models.explicit}
     for other, is_there, options in (
         ("--costs", costs is not None, {"--save-costs": save_costs}),

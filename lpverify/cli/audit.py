@@ -47,8 +47,9 @@ def run(
     sampled, and a lossless function is called lossy with probability at most 1e-6. It runs in a process of its own:
     however it ends there is a verdict, and what it prints goes to standard error.
     """
-    output.check()
     names = None if cases is None else [name.strip() for name in cases.split(",")]
+    inputs: dict[str, str | None] = {f"case {name}": name.rpartition(":")[0] for name in names or ()}
+    output.check("lpverify/audit@", inputs | {"verifier": verifier.rpartition(":")[0]})
     report = _audit(verifier, cases=names, draws=draws, seed=seed, tolerance=tolerance)
     output.write(to_json(verifier, report), lambda: _print(verifier, report))
     if report.outcome == "not lossless":

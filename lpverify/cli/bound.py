@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from lpverify import errors
 from lpverify.cli.options import Contexts, ModelOptions, Recompute, Records, Stride, check_packages, option
-from lpverify.cli.output import Output, check_writable, plural, with_error
+from lpverify.cli.output import Output, check_rows, plural, with_error
 from lpverify.files import JsonLines
 
 
@@ -28,13 +28,13 @@ def run(
     Contexts are positions, every S tokens, in texts that the target samples itself after each prompt. Standard errors
     are over prompts, so many prompts with few contexts each are the most informative.
     """
-    output.check()
-    check_writable("--records", records, stdout=False)
+    output.check("lpverify/bound@", models.files, records=records)
     check_packages("bound")
     from lpverify.cli.progress import bar
     from lpverify.decode.run import versions
     from lpverify.studies import bound
 
+    check_rows("--records", records, bound.RECORD_SCHEMA)
     chosen = bound.DEFAULT_ALGORITHMS if algorithms is None else algorithms
     names = errors.choices("--algorithms", chosen, bound.ALGORITHMS)
     shape = (errors.integers("--paths", paths, min=1), errors.integers("--depth", depth, min=1))

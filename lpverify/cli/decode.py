@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lpverify import errors
 from lpverify.cli.options import ModelOptions, Recompute, Records, check_packages, option
-from lpverify.cli.output import Output, check_writable, plural, with_error
+from lpverify.cli.output import Output, check_rows, plural, with_error
 
 if TYPE_CHECKING:
     from lpverify.decode.metrics import DecodeStats
@@ -32,15 +32,15 @@ def run(
     Baselines: autoregressive is the target alone, assisted the assisted generation of the transformers library. Only
     one path is drafted for a verifier that looks at the first path only (token, bv).
     """
-    output.check()
-    check_writable("--records", records, stdout=False)
+    output.check("lpverify/decode@", models.files, records=records)
     check_packages("decode")
     from lpverify.cli.progress import bar
     from lpverify.decode.engine import Settings
-    from lpverify.decode.run import ALGORITHMS, Progress, versions
+    from lpverify.decode.run import ALGORITHMS, RECORD_SCHEMA, Progress, versions
     from lpverify.decode.run import Records as RecordFile
     from lpverify.decode.run import compare as run_all
 
+    check_rows("--records", records, RECORD_SCHEMA)
     names: tuple[str, ...] = ()
     if algorithm is not None or compare is None:
         names = errors.choices("--algorithm", algorithm or "bv", ALGORITHMS)

@@ -32,7 +32,7 @@ def run(
     from lpverify.core.problem import load_problem
     from lpverify.exact.breakdown import balance, parse_prefix
 
-    output.check()
+    output.check("lpverify/explain@", {"PROBLEM": problem})
     loaded = load_problem(problem, normalize=normalize)
     result = balance(loaded.pair, parse_prefix(loaded.pair, prefix))
     output.write(to_json(loaded, result), lambda: _print(loaded, result))

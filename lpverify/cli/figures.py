@@ -9,6 +9,7 @@ from typing import Annotated
 
 from lpverify import errors
 from lpverify.cli.options import Jobs, Recompute, flag, option
+from lpverify.files import distinct
 
 
 def run(
@@ -41,7 +42,7 @@ def run(
         raise errors.fail("figures", got=f"no folder experiments/figures in {checkout}", expected=expected)
     sys.path.insert(0, str(checkout))
     from experiments.figures.figure_data import Work
-    from experiments.figures.figures import FIGURES, available, make
+    from experiments.figures.figures import FIGURES, available, files, make
     from experiments.figures.real_jobs import Real, left_out
 
     if list_:
@@ -56,6 +57,8 @@ def run(
     names = available(out) if only is None else errors.choices("--only", only, tuple(FIGURES))
     if Path(out).exists() and not Path(out).is_dir():
         raise errors.fail("--out", got=f"the file {out}", expected="a folder")
+    written = {f"--out, {path.name}": path for name in names for path in files(name, Path(out))}
+    distinct(written, {f"--prompts {source}": source.rpartition("=")[2] for source in prompts or ()})
     chosen = None if pairs is None else tuple(name.strip() for name in pairs.split(","))
     real = Real(Path(out), tuple(prompts or ()), chosen, recompute)
     models = not draw and any(FIGURES[name].models for name in names) and find_spec("torch") is not None

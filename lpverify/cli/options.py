@@ -65,6 +65,11 @@ class ModelOptions:
     explicit: frozenset[str] = frozenset()
 
     @property
+    def files(self) -> dict[str, str | None]:
+        """What may be a file that the command reads, by option."""
+        return {"--target": self.target, "--draft": self.draft, "--prompts": self.prompts}
+
+    @property
     def sampling(self) -> Sampling:
         """Temperature, top-k and top-p. Raises InputError for impossible values."""
         from lpverify.decode.sampling import Sampling

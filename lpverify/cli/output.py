@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from fractions import Fraction
 from json import dumps
@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 from lpverify import errors
 from lpverify.cli.options import option
-from lpverify.files import write_whole
+from lpverify.files import distinct, write_whole
 
 STDOUT = "-"
 PICTURES = ("png", "svg", "pdf")
+ENDS = 8192  # bytes from the beginning and the end of a file, by which it is recognised
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,14 @@ class Output:
 
     json: Annotated[str | None, option("FILE|-", "Write JSON to a file, or to standard output (-).")] = None
 
-    def check(self) -> None:
-        """Raise InputError now for what could not be written at the end."""
-        check_writable("--json", self.json)
+    def check(self, schema: str, inputs: Mapping[str, str | None], **others: str | None) -> None:
+        """Raise InputError now for what could not be written at the end, or would destroy a file.
+
+        An existing file is only replaced by a document of its own ``schema``. No output is one of the ``inputs``, which
+        map options and arguments to files, or another output; ``others`` are those besides JSON and picture.
+        """
+        check_output("--json", self.json, is_document(schema))
+        distinct({"--json": self.json, **{"--" + name: path for name, path in others.items()}}, inputs)
 
     def write(self, document: dict[str, Any], show: Callable[[], None]) -> None:
         """Write ``document`` as JSON if asked for; call ``show`` unless standard output is JSON."""
@@ -44,16 +50,16 @@ class OutputAndPlot(Output):
 
     plot: Annotated[str | None, option("FILE", "Draw the results to a .png, .svg or .pdf file.")] = None
 
-    def check(self) -> None:
-        super().check()
+    def check(self, schema: str, inputs: Mapping[str, str | None], **others: str | None) -> None:
+        super().check(schema, inputs, **others, plot=self.plot)
         if self.plot is None:
             return
         if self.plot == STDOUT or self._kind not in PICTURES:
             raise errors.fail("--plot", got=self.plot, expected="a file name that ends in .png, .svg or .pdf")
-        check_writable("--plot", self.plot)
-        if self.json not in (None, STDOUT) and os.path.realpath(str(self.json)) == os.path.realpath(self.plot):
-            raise errors.fail("--plot", got=self.plot, expected="another file than --json")
         errors.need("--plot", "matplotlib", extra="plot")
+        from lpverify.report.plots import SIGNATURE
+
+        check_output("--plot", self.plot, lambda content: SIGNATURE.encode() in content)
 
     @property
     def _kind(self) -> str:
@@ -67,8 +73,22 @@ class OutputAndPlot(Output):
             write_whole(self.plot, render(figure(), self._kind))
 
 
-def check_writable(option: str, path: str | None, *, stdout: bool = True) -> None:
-    """Raise InputError now if ``path`` could not be written later. None passes, and so does ``-`` if ``stdout``."""
+def is_document(schema: str) -> Callable[[bytes], bool]:
+    """A test of the beginning of a file: did `write_json` write a document there whose schema begins like this?"""
+    return lambda content: content.startswith(f'{{\n "schema": "{schema}'.encode())
+
+
+def check_rows(option: str, path: str | None, schema: str) -> None:
+    """`check_output` for a file that rows are appended to; `lpverify.files.JsonLines` checks the rest of it."""
+    opening = dumps({"schema": schema})[:-1].encode()
+    check_output(option, path, lambda content: content[: len(opening)] == opening[: len(content)], stdout=False)
+
+
+def check_output(option: str, path: str | None, ours: Callable[[bytes], bool], *, stdout: bool = True) -> None:
+    """Raise InputError now if ``path`` could not be written later, or is a file that lpverify did not write.
+
+    ``ours`` recognises the first and last bytes of a file that has any. None passes, and so does ``-`` if ``stdout``.
+    """
     if path is None or (path == STDOUT and stdout):
         return
     if path in (STDOUT, ""):
@@ -82,12 +102,22 @@ def check_writable(option: str, path: str | None, *, stdout: bool = True) -> Non
             got, expected = path, f"a file in a directory that exists ({target.parent} does not)"
         elif target.exists() and not os.access(target, os.W_OK):
             got = f"{path}, which is write-protected"
+        elif target.is_file() and (content := _ends(target)) and not ours(content):
+            got = f"{path}, which is a file of another kind"
+            expected = "a new file, or one that the same command wrote"
         elif target.is_file() or not target.exists():
             tempfile.NamedTemporaryFile(prefix=".lpverify-", suffix=target.name[-100:], dir=target.parent).close()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         got = f"{path} ({getattr(error, 'strerror', None) or error})"
     if got:
         raise errors.fail(option, got=got, expected=expected)
+
+
+def _ends(path: Path) -> bytes:
+    with open(path, "rb") as stream:
+        first = stream.read(ENDS)
+        stream.seek(max(stream.tell(), path.stat().st_size - ENDS))
+        return first + stream.read(ENDS)
 
 
 def write_json(path: str, data: dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 from lpverify import errors
 from lpverify.cli.options import option
-from lpverify.cli.output import STDOUT, check_writable
+from lpverify.cli.output import STDOUT, check_output
 
 FAMILIES = "dirichlet, markov, softmax, rational, or an edge case: one-hot-target, one-hot-draft, disjoint, \
 zero-draft-mass, equal, ties, subnormal."
@@ -28,7 +29,7 @@ def run(
     from lpverify.core.problem import VerifyProblem, save_problem
     from lpverify.core.problem_file import format_problem
 
-    check_writable("--output", output)
+    check_output("--output", output, lambda content: True)
     options: dict[str, Any] = {"alpha": alpha, "temperature": temperature, "draft_noise": draft_noise}
     options = {name: value for name, value in (options | {"denominator": denominator}).items() if value is not None}
     takes = families.PARAMETERS.get(errors.choice("--family", family, families.FAMILIES), ())
@@ -47,5 +48,9 @@ def run(
     if output == STDOUT:
         print(format_problem(problem), end="")
     else:
+        file = Path(output)
+        if file.is_file() and file.read_bytes() not in (b"", format_problem(problem).encode()):
+            expected = "a new file, or one that has the same problem"
+            raise errors.fail("--output", got=f"{output}, which has other content", expected=expected)
         save_problem(problem, output)
         print(f"{output}: {problem.name}, {pair.nodes} nodes. Next: lpverify solve {output} --paths 2")

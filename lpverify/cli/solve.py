@@ -44,7 +44,7 @@ def run(
     from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem
     from lpverify.exact import compare
 
-    output.check()
+    output.check("lpverify/solve@", {"PROBLEM": problem})
     names = None if algorithms is None else errors.choices("--algorithms", algorithms, compare.ALGORITHMS)
     numbers = errors.integers("--paths", paths, min=1, max=MAX_PATHS)
     if not tolerance > 0:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Annotated
 
 import typer
 
 from lpverify import errors
 from lpverify.cli.options import Jobs, flag, option
-from lpverify.cli.output import check_writable
+from lpverify.cli.output import check_rows
 from lpverify.files import distinct
 
 
@@ -41,28 +40,24 @@ def run(
     The last family consists of every problem file of a folder, for example one that `lpverify extract` wrote.
     """
     from lpverify.cli.progress import bar
-    from lpverify.sweep.config import load_tasks
+    from lpverify.sweep.config import SCHEMA, load_tasks
     from lpverify.sweep.run import run_sweep
 
-    check_writable("--output", output, stdout=False)
-    distinct({"CONFIG": config, "--output": output})
+    distinct({"--output": output}, {"CONFIG": config})
+    check_rows("--output", output, SCHEMA)
     errors.integer("--jobs", jobs, min=1)
     if dask is not None and jobs != 1:
         raise errors.fail("--jobs", got=jobs, expected="no such option together with --dask")
     tasks = load_tasks(config)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as on Ctrl-C, so that the workers end
-    try:
-        with bar("rows", None) as update:
+    with bar("rows", None) as update:
 
-            def begin(existing: int, total: int) -> None:
-                update(total=total, completed=existing)
+        def begin(existing: int, total: int) -> None:
+            update(total=total, completed=existing)
 
-            def advance(rows: int) -> None:
-                update(advance=rows)
+        def advance(rows: int) -> None:
+            update(advance=rows)
 
-            outcome = run_sweep(tasks, output, jobs=jobs, dask=dask, retry=retry, begin=begin, advance=advance)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        outcome = run_sweep(tasks, output, jobs=jobs, dask=dask, retry=retry, begin=begin, advance=advance)
     failed = f", {outcome.failures} of them failed (their error says why)" if outcome.failures else ""
     others = f", {outcome.others} of other sweeps" if outcome.others else ""
     print(f"{output}: {outcome.computed} rows computed, {outcome.existing} found{failed}{others}")

@@ -14,6 +14,7 @@ from lpverify.decode.models import Pair
 from lpverify.files import JsonLines, StrPath, provenance
 from lpverify.verifiers import names, verifier
 
+RECORD_SCHEMA = "lpverify/decode-record@1"
 BASELINES = {"autoregressive": baselines.autoregressive, "assisted": baselines.assisted}
 ALGORITHMS = (*names(), *BASELINES)
 
@@ -26,7 +27,7 @@ class Records(JsonLines):
     """
 
     def __init__(self, path: StrPath | None, identity: Mapping[str, Any], *, recompute: bool = False) -> None:
-        super().__init__(path, "lpverify/decode-record@1", identity, recompute=recompute)
+        super().__init__(path, RECORD_SCHEMA, identity, recompute=recompute)
         self._finished = {(run.algorithm, run.request): run for run in self.read(Generation.from_json)}
 
     def get(self, algorithm: str, request: str) -> Generation | None:

@@ -25,6 +25,7 @@ __all__ = ["against_paths", "comparison", "figure", "gaps", "heat_map", "render"
 
 SUFFIXES = ("png", "svg", "pdf")
 DPI = 150
+SIGNATURE = "drawn by lpverify"  # in every picture
 INK, MUTED, FAINT, ACCENT, OPTIMUM_COLOUR = "#1a1a1a", "#5f5f5f", "#c8c8c8", "#0072b2", "#d55e00"
 SERIES = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#5f5f5f",
@@ -253,24 +254,27 @@ def figure(rows: int) -> tuple[Figure, Axes]:
 def render(fig: Figure, kind: str) -> bytes:
     """The figure as the content of a file. ``kind`` is one of `SUFFIXES`.
 
-    Text stays text in svg and pdf. To keep files small, png has a palette of 128 colours and svg coordinates have one
-    decimal (of points, 1/72 inch).
+    It says that lpverify drew it. Text stays text in svg and pdf. To keep files small, png has a palette of 128 colours
+    and svg coordinates have one decimal (of points, 1/72 inch).
     """
     import io
     import re
 
     import matplotlib
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     stream = io.BytesIO()
     settings: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "lpverify"}
-    undated: Any = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": None}[kind]
+    undated: Any = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     with matplotlib.rc_context(settings):
-        fig.savefig(stream, format=kind, dpi=DPI, metadata=undated)
+        fig.savefig(stream, format=kind, dpi=DPI, metadata=undated | ({} if kind == "png" else {"Creator": SIGNATURE}))
     if kind == "png":
         image = Image.open(stream).convert("RGB").quantize(128, dither=Image.Dither.NONE)
         stream = io.BytesIO()
-        image.save(stream, "png", optimize=True)
+        signed = PngInfo()
+        signed.add_text("Software", SIGNATURE)
+        image.save(stream, "png", optimize=True, pnginfo=signed)
     content = stream.getvalue()
     if kind == "svg":
         coordinates = rb'(?<= )(?:d|x|y)="[^"]*"'

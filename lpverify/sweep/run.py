@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from lpverify import errors
-from lpverify.files import JsonLines
+from lpverify.files import JsonLines, distinct
 from lpverify.sweep.config import SCHEMA, Task, failed, run_task
 
 Rows = list[dict[str, Any]]
@@ -53,8 +53,8 @@ def run_sweep(
     """
     compute = executor(jobs, dask)
     wanted = {key for task in tasks for key in task.keys.values()}
-    sources = {task.source for task in tasks if task.source is not None}
-    with JsonLines(path, SCHEMA, inputs=sources) as lines:
+    distinct({"the file of rows": path}, {f"the problem {task.source}": task.source for task in tasks})
+    with JsonLines(path, SCHEMA) as lines:
         errors_by_key = dict(lines.read(lambda row: (row["key"], row["error"])))
         if retry:
             again = {key for key in wanted if errors_by_key.get(key) is not None}
