@@ -381,6 +381,15 @@ def provenance(*packages: str) -> dict[str, Any]:
     return values | {"git": checkout(ROOT)}
 
 
+def software(*packages: str) -> dict[str, Any]:
+    """The part of `provenance` that numbers depend on: with another version or processor, last digits may differ.
+
+    >>> sorted(software("numpy"))
+    ['lpverify', 'machine', 'numpy']
+    """
+    return {name: value for name, value in provenance(*packages).items() if name not in ("git", "python")}
+
+
 def checkout(folder: Path) -> dict[str, Any] | None:
     """The commit of the code in ``folder``: ``{"commit": hash}``, or None where it is not a git checkout.
 

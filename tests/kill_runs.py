@@ -43,7 +43,7 @@ COMMANDS = {
     "sweep": "sweep sweep.toml -o rows",
     "extract": f"extract --prompts p.jsonl {CONTEXTS} --top-k 2 -o folder",
 }
-SIGNALS = (signal.SIGINT,)
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 
 
 def run(command: str) -> int:

@@ -16,6 +16,7 @@ import lpverify as lv
 from lpverify import InputError
 from lpverify.cli import app
 from lpverify.core.model_pair import ModelPair
+from lpverify.core.problem import load_problem, save_problem
 from lpverify.studies import throughput
 from lpverify.studies.cost_files import load_cells, parse_costs
 from lpverify.studies.throughput import Cell, by_speed, predict, with_full_acceptance, within
@@ -369,6 +370,44 @@ def test_measured_on_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert json.loads(out)["cells"] == advice["cells"]
     code, _, err = call(capsys, "advise", bound, "--prompts", "A", "--repeats", "0")
     assert (code, err) == (2, "lpverify: error: --repeats: got 0, expected an integer >= 1\n")
+
+
+def test_documents_and_costs_of_models_that_changed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same names with other content do not go together: documents, costs, and what is measured now."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    pair = ["--target", "m.json", "--draft", "m.json", "--prompts", "A"]
+    measure = ["bound", *pair, "-l", "2", "--contexts", "2", "--algorithms", "bv"]
+    short = ["--context", "8", "--repeats", "1"]
+    save_problem(load_problem("markov-3"), "m.json")
+    assert call(capsys, *measure, "-k", "1", "--json", "one.json")[0] == 0
+    assert call(capsys, "advise", "one.json", *short, "--prompts", "A", "--save-costs", "costs.json")[0] == 0
+    assert call(capsys, "advise", "one.json", "--costs", "costs.json")[0] == 0
+    text = Path("m.json").read_text()
+    document = json.loads(text)
+    document["target"]["initial"].reverse()
+    Path("m.json").write_text(json.dumps(document))
+    for arguments, where in (
+        (["one.json", *short, "--prompts", "A"], "the models: got target m.json with content {'table': '"),
+        (["-k", "1", "-l", "2", *measure[1:7], "--costs", "costs.json"], "the models: got target m.json with content"),
+    ):
+        code, out, err = call(capsys, "advise", *arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert where in err
+        assert "measure one of them again" in err
+    measure[-1] = "pbv"
+    assert call(capsys, *measure, "-k", "2", "--json", "two.json")[0] == 0
+    for arguments, where in (
+        (["one.json", "two.json", "--costs", "costs.json"], "two.json: got target m.json with content"),
+        (["two.json", "--costs", "costs.json"], "costs.json: got target m.json with content"),
+    ):
+        code, out, err = call(capsys, "advise", *arguments)
+        assert (code, out) == (2, "")
+        assert where in err
+    Path("m.json").write_text(text)
+    assert call(capsys, "advise", "one.json", *short, "--prompts", "A")[0] == 0
 
 
 def test_without_documents_runs_are_measured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -160,21 +160,40 @@ def test_keys_depend_on_everything_that_is_asked_for() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_rows_of_version_0_1_are_still_valid() -> None:
-    """Keys that version 0.1 computed."""
+def test_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted sweep resumes with a later commit of the same version."""
+    monkeypatch.setattr(sweep, "software", lambda *packages: {"lpverify": "1"})
     config: dict[str, Any] = {"vocab": 2, "depth": 2, "paths": [1, 2], "seeds": [0, 3], "algorithms": ["bv", "optimum"]}
     dirichlet = {"name": "dirichlet", "alpha": [0.5, 1]}
     softmax = {"name": "softmax", "temperature": 0.3, "max_terms": 10, "time_limit": 60}
     keys = [list(task.keys.values()) for task in tasks(config | {"family": [dirichlet, softmax]})]
-    assert keys[0] == ["5e84752ab5e2d8ad", "3e6a897f294a93e7"]
-    assert keys[6] == ["84c3919a393d1a11", "829dfa89d2b3a534"]
-    assert keys[9] == ["3e49ec72aa438380", "b31291ebd2626eb7"]
+    assert keys[0] == ["7fd14bd51c368cce", "27f353bf212e4290"]
+    assert keys[6] == ["0153d70cc943c6e2", "67fed2dc4dadffbc"]
+    assert keys[9] == ["8daae3d37e96c847", "23d292db6518f7ee"]
 
 
 def test_a_byte_order_mark_is_dropped(config: str) -> None:
     plain = load_tasks(config)
     Path(config).write_bytes(b"\xef\xbb\xbf" + CONFIG.encode())
     assert load_tasks(config) == plain
+
+
+def test_another_version_computes_its_own_rows(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of both share the file; a worker of another version than the sweep's computes none."""
+    out = tmp_path / "out.jsonl"
+    assert cli(config, "-o", str(out)).exit_code == 0
+    before = out.read_bytes()
+    task = load_tasks(config)[0]
+    versions = sweep.software(*sweep.PACKAGES)
+    for package in versions:
+        monkeypatch.setattr(sweep, "software", lambda *packages, own=package: versions | {own: "another"})
+        assert not set(task.keys.values()) & set(load_tasks(config)[0].keys.values())
+        assert all("worker: got {" in row["error"] for row in run_task(task))
+    result = cli(config, "-o", str(out))
+    assert result.stdout == f"{out}: {ROWS} rows computed, 0 found, {ROWS} of other sweeps or versions\n"
+    assert out.read_bytes().startswith(before)
+    monkeypatch.undo()
+    assert cli(config, "-o", str(out)).stdout.startswith(f"{out}: 0 rows computed, {ROWS} found, {ROWS} of other")
 
 
 def test_failures_are_rows_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

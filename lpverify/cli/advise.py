@@ -64,7 +64,7 @@ def run(
      "round": 0.001, "target_step": 0.03}
     """
     from lpverify.report import plots
-    from lpverify.studies.cost_files import load_cells, load_costs, parse_costs, read_cells
+    from lpverify.studies.cost_files import load_cells, load_costs, parse_costs, read_cells, same_content
     from lpverify.studies.throughput import predict, with_full_acceptance
 
     documents = documents or []
@@ -84,14 +84,17 @@ def run(
     if documents and algorithms is not None:
         chosen = errors.choices("--algorithms", algorithms, tuple(dict.fromkeys(cell.algorithm for cell in cells)))
         cells = [cell for cell in cells if cell.algorithm in chosen]
-    seconds = None if costs is None else load_costs(costs)
+    seconds, priced = (None, {}) if costs is None else load_costs(costs)
     document: dict[str, Any] = {"schema": "lpverify/advise@1", "documents": documents, "costs": costs}
     document |= {"interpolate": interpolate, "settings": settings}
     if seconds is None or not documents:
         stored = {name: settings[name] for name in IN_DOCUMENT if settings.get(name) is not None}
         bench = Bench(replace(models, **{name: stored[name] for name in stored if name not in models.explicit}))
+        if documents:
+            same_content("the models", bench.settings, documents[0], settings)
         document["settings"] = settings | bench.settings
         if not documents:
+            same_content("the models", bench.settings, str(costs), priced)
             counts = errors.integers("--paths", paths or "1,2,3,4", min=1)
             depths = errors.integers("--depth", depth or "2,4,6,8", min=1)
             document["efficiency"] = bench.runs(algorithms, counts, depths, tokens)
@@ -101,6 +104,8 @@ def run(
             if save_costs is not None:
                 write_json(save_costs, document["costs"])
             seconds = parse_costs(document["costs"], "measured costs")
+    if costs is not None and documents:
+        same_content(costs, priced, documents[0], settings)
     left_out: list[str] = []
     if algorithms is None:
         left_out = list(dict.fromkeys(cell.algorithm for cell in cells if cell.algorithm not in seconds.verify))

@@ -27,6 +27,7 @@ class Bench:
         drawn = {"prompt_count": len(prompts), "chat": options.chat, **asdict(self.sampling), "seed": self.seed}
         device = str(self.pair.models.target.device)
         self.settings: dict[str, Any] = names | drawn | {"dtype": self.pair.dtype, "device": device}
+        self.settings["content"] = self.pair.content()
 
     def runs(
         self, algorithms: str | None, num_paths: tuple[int, ...], depths: tuple[int, ...], tokens: int

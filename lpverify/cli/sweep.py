@@ -59,7 +59,7 @@ def run(
 
         outcome = run_sweep(tasks, output, jobs=jobs, dask=dask, retry=retry, begin=begin, advance=advance)
     failed = f", {outcome.failures} of them failed (their error says why)" if outcome.failures else ""
-    others = f", {outcome.others} of other sweeps" if outcome.others else ""
+    others = f", {outcome.others} of other sweeps or versions" if outcome.others else ""
     print(f"{output}: {outcome.computed} rows computed, {outcome.existing} found{failed}{others}")
     if outcome.failures == outcome.computed + outcome.existing:
         got = f"{outcome.failures} rows that all failed, the first with: {outcome.error}"

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from lpverify import errors
+from lpverify import errors, files
 from lpverify.decode import table, transformer
 from lpverify.decode.engine import Request
 from lpverify.decode.models import ROLES, Model, Pair, Tokenizer
 from lpverify.decode.prompts import Prompt
 from lpverify.decode.sampling import Sampling
-from lpverify.files import provenance
 
 BUNDLED = ("tiny", "smollm2")
 FOLDER = Path(__file__).with_name("bundled")
@@ -80,9 +79,8 @@ def describe(settings: Any) -> dict[str, Any]:
 
 
 def software() -> dict[str, Any]:
-    """The versions and the processor that numbers depend on: another of them may give other last digits."""
-    made_with = provenance("numpy", "torch", "transformers", "tokenizers") | device_name()
-    return {name: value for name, value in made_with.items() if name not in ("git", "python")}
+    """The versions and the processor that models compute with."""
+    return files.software("numpy", "torch", "transformers", "tokenizers") | device_name()
 
 
 def device_name() -> dict[str, str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -116,10 +116,28 @@ KINDS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def load_costs(path: str | os.PathLike[str]) -> Costs:
-    """Read a cost file. Raises InputError: one line with the file, the position in it, what came, what was expected."""
+def load_costs(path: str | os.PathLike[str]) -> tuple[Costs, dict[str, Any]]:
+    """Costs and settings of a file. Raises InputError: the file, the position in it, what came, what was expected."""
     where = os.fspath(path)
-    return parse_costs(parse_json(read_text(path, "a cost file"), where), where)
+    document = parse_json(read_text(path, "a cost file"), where)
+    costs, settings = parse_costs(document, where), document.get("settings")
+    return costs, settings if isinstance(settings, dict) else {}
+
+
+def same_content(where: str, settings: Mapping[str, Any], other_where: str, other: Mapping[str, Any]) -> None:
+    """Raise InputError if settings name the same models as others, but state that their content was different.
+
+    Without a statement, and for weights in other number types, nothing is known.
+    """
+    stated = all(isinstance(each.get("content"), dict) for each in (settings, other))
+    if not stated or any(settings.get(name) != other.get(name) for name in ("dtype", "device")):
+        return
+    for role in ("target", "draft"):
+        if settings.get(role) == other.get(role):
+            came_with, expected = (each["content"].get(role) for each in (settings, other))
+            if came_with != expected:
+                got, fix = f"{role} {settings.get(role)} with content {came_with}", "measure one of them again"
+                raise errors.fail(where, got=got, expected=f"{expected} as in {other_where}; {fix}")
 
 
 def parse_costs(document: Any, where: str) -> Costs:
@@ -183,6 +201,7 @@ def read_cells(documents: Sequence[tuple[str, Any]]) -> tuple[list[Cell], dict[s
             if value != first.setdefault(name, value):
                 other = f"{first[name]!r} as in {documents[0][0]}"
                 raise errors.fail(f"{where}: settings", got=f"{name} = {came(value)}", expected=other)
+        same_content(where, document["settings"], *(documents[0][0], documents[0][1]["settings"]))
         own: dict[tuple[str, int, int], Cell] = {}
         for at, cell in sorted(stated.measured(), key=lambda measured: measured[1].num_paths):
             nodes, tokens = cell.num_paths * cell.depth, cell.depth + 1

@@ -2,9 +2,9 @@
 
 docs/command-line.md describes the configuration, a TOML file. A task is one problem with K paths. It solves for the
 optimum once and gives one row for each algorithm. A row is a JSON object that says everything it depends on, and its
-``key`` is a hash of that, so rows of several sweeps can share a file. A problem of a folder is identified by the name
-and the content of its file, wherever the folder is. In a row ``certified`` says whether the certificate of the optimum
-was confirmed without the solver.
+``key`` is a hash of that and of the versions that computed it, so rows of several sweeps and versions can share a file.
+A problem of a folder is identified by the name and the content of its file, wherever the folder is. In a row
+``certified`` says whether the certificate of the optimum was confirmed without the solver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lpverify.core.problem import MAX_PATHS, VerifyProblem, load_problem, proble
 from lpverify.core.results import LpSolution
 from lpverify.core.schema import came, expected, validate
 from lpverify.exact import compare
-from lpverify.files import provenance, read_text
+from lpverify.files import provenance, read_text, software
 from lpverify.lp import certify
 from lpverify.lp.solve import solve
 
@@ -103,10 +103,13 @@ class Task:
     max_drafts: int = compare.MAX_DRAFTS
     max_terms: int | None = None
     source: str | None = field(default=None, compare=False)  # path of a problem in a folder
+    versions: Mapping[str, Any] = field(default_factory=lambda: software(*PACKAGES), compare=False)  # that compute it
     keys: Mapping[str, str] = field(init=False, compare=False, repr=False)  # the key of the row for each of ``names``
 
     def __post_init__(self) -> None:
-        texts = {name: json.dumps([SCHEMA, self.settings, name], sort_keys=True) for name in self.names}
+        texts = {
+            name: json.dumps([SCHEMA, self.settings, name, dict(self.versions)], sort_keys=True) for name in self.names
+        }
         keys = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
         object.__setattr__(self, "keys", keys)
 
@@ -123,9 +126,10 @@ class Task:
         if self.source is None:
             assert self.seed is not None
             return make.family(self.family, self.vocab, self.depth, self.seed, **self.parameters)
+        pair = load_problem(self.source).pair
         if _digest(self.source) != self.parameters["sha256"]:
             raise errors.fail(self.source, got="another content", expected="that from when the sweep began")
-        return load_problem(self.source).pair
+        return pair
 
     def without(self, keys: Iterable[str]) -> Task:
         """The same task without the rows that have these keys."""
@@ -137,6 +141,10 @@ def run_task(task: Task) -> list[dict[str, Any]]:
     """Compute the rows of a task. A failure becomes rows with ``error`` set; KeyboardInterrupt is raised."""
     began = time.perf_counter()
     try:
+        if (here := software(*PACKAGES)) != task.versions:
+            raise errors.fail(
+                "worker", got=here, expected=f"{dict(task.versions)} as in the process that asks for rows"
+            )
         problem = VerifyProblem(task.pair(), task.num_paths)
         optimum = solve(problem, tolerance=task.tolerance, time_limit=task.time_limit)
         certified = _certified(problem.pair, optimum)
@@ -242,7 +250,8 @@ def _family(where: str, top: Settings, entry: Mapping[str, Any], base: Path) -> 
             raise errors.fail(f"{where} path {base / folder}", got="no problem file", expected="a .json file")
         _check_count(where, sources, counts)
         for source in sources:  # each is read now, so that a bad one is refused before the work starts
-            pair, identity = load_problem(source).pair, {"file": source.name, "sha256": _digest(str(source))}
+            identity = {"file": source.name, "sha256": _digest(str(source))}
+            pair = load_problem(source).pair
             for num_paths in counts:
                 sizes = (pair.vocab_size, pair.depth, num_paths, None)
                 yield Task(name, identity, *sizes, **shared, source=str(source))
