@@ -49,8 +49,21 @@ def too_large(what: str, *, size: str, limit: str, instead: str) -> SizeError:
 
 def one_line(text: str) -> str:
     """The text on one line, cut to MAX_PART characters, with what a terminal would interpret shown as an escape."""
-    words = " ".join(cut(text, MAX_PART).split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
+    return printable(" ".join(cut(text, MAX_PART).split()))
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would interpret, line breaks included, shown as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def label(name: str) -> str:
+    """A name or token of a user as tables and titles show it: `printable`, and cut to MAX_SHOWN characters.
+
+    >>> label("a\\n\x1b[31m"), len(label("x" * 1000))
+    ('a\\\\n\\\\x1b[31m', 60)
+    """
+    return cut(printable(cut(name, MAX_GOT)), MAX_SHOWN)
 
 
 def cut(text: str, length: int) -> str:

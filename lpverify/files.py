@@ -53,7 +53,8 @@ def read_text(path: StrPath, expected: str) -> str:
 
 def read_stdin() -> str:
     """Standard input as `read_text` reads a file."""
-    return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), 0, "standard input")
+    content = b"" if sys.stdin is None else sys.stdin.buffer.read(MAX_BYTES + 1)
+    return _decoded(content, 0, "standard input")
 
 
 def _decoded(content: bytes, size: int, where: str) -> str:

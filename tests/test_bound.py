@@ -369,7 +369,8 @@ def test_summary_is_of_totals_with_errors_over_prompts() -> None:
     assert (entry["block_efficiency"], entry["share"], entry["on_path_share"]) == (2.0, 6 / 9, 1.0)
     assert entry["se"] == pytest.approx((2 * (1 + 1)) ** 0.5 / 3)
     [alone] = summarize([prompt("a", [2.0], [1.0])])
-    assert alone["algorithms"]["bv"]["se"] is None
+    entry = alone["algorithms"]["bv"]
+    assert (entry["block_efficiency"], entry["se"], entry["share"], entry["on_path_share"]) == (1.0, None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -280,6 +281,89 @@ def test_other_ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, code:
 
 def program(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+CONSOLES: dict[str, dict[str, str]] = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "the C locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    "a plotting backend that is not there": {"MPLBACKEND": "nosuch"},
+}
+
+
+@pytest.mark.parametrize("console", CONSOLES)
+def test_any_console(console: str, tmp_path: Path) -> None:
+    """Red before: exit code 70, and no results."""
+    name = "\u65e5\u672c \u2603"
+    file = written(tmp_path / "p.json", vocab=[name, "B"], name=name)
+    plot, environment = tmp_path / "p.png", os.environ | CONSOLES[console]
+    shown = program("solve", file, "-k", "2", "--plot", str(plot), env=environment)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert plot.stat().st_size > 1000
+    for command in (["explain", file], ["solve", file, "-k", "2", "--json", "-"]):
+        done = program(*command, env=environment)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["problem"]["name"] == name
+    missing = program("solve", str(tmp_path / name), "-k", "2", env=environment)
+    assert (missing.returncode, missing.stdout, missing.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full"])
+def test_standard_streams_may_be_closed(closed: str, tmp_path: Path) -> None:
+    """Results in files are there, and no file of ours becomes standard output. Red before: exit code 70."""
+    file, outputs = tmp_path / "mine.py", [tmp_path / "audit.json", tmp_path / "solve.json"]
+    file.write_text(
+        "def f(paths, target, draft, rng):\n    print('noise')\n    return (), rng.categorical(target(()))\n"
+    )
+    for command in (["solve", "coin-2", "-k", "2"], ["audit", f"{file}:f", "--cases", "one step K=1"]):
+        out = tmp_path / f"{command[0]}.json"
+        line = shlex.join([*COMMAND, *command, "--json", str(out)])
+        done = subprocess.run(f"{line} {closed}", shell=True, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == (2 if closed == ">/dev/full" else 0), done.stderr
+        assert done.stderr.replace("noise\n", "").count("\n") == (closed == ">/dev/full")
+        assert json.loads(out.read_text())["schema"] == f"lpverify/{command[0]}@1"
+    assert set(tmp_path.iterdir()) == {file, *outputs}
+
+
+def test_results_are_written_before_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise RuntimeError("no picture")
+
+    monkeypatch.setattr("lpverify.report.plots.render", broken)
+    out = tmp_path / "out.json"
+    result = run("solve", "coin-2", "-k", "2", "--json", str(out), "--plot", str(tmp_path / "p.png"))
+    assert result.exit_code == INTERNAL
+    assert json.loads(out.read_text())["schema"] == "lpverify/solve@1"
+
+
+STRANGE = {
+    "escape": "\x1b[31mred\x07\x9b2J",
+    "right to left": "\u202eabc",
+    "long": "x" * 100_000,
+    "mathematics": r"a $\nosuch$ b",
+    "markup": "[bold]x[/bold] [red",
+    "lines": "a\nb\tc\u2028d",
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_names_of_a_file_are_shown_not_interpreted(kind: str, tmp_path: Path) -> None:
+    """No control character reaches the terminal, long names are cut, and JSON has them whole."""
+    name = STRANGE[kind]
+    file = written(tmp_path / "p.json", name=name, vocab=[name, "B"])
+    wrong = tmp_path / "mine.py"
+    wrong.write_text("def f(paths, target, draft, rng):\n    return (), 0\n")
+    for command in (
+        ["solve", file, "-k", "2", "--plot", str(tmp_path / "p.png")],
+        ["explain", file],
+        ["audit", "bv", "--cases", f"{file}:1"],
+        ["audit", f"{wrong}:f", "--cases", f"{file}:1"],
+    ):
+        result = run(*command)
+        assert result.exit_code == (command[1] == f"{wrong}:f"), result.output
+        assert all(character.isprintable() or character == "\n" for character in result.output)
+        assert len(result.output) < 10_000
+    assert solve_json(file, "-k", "2")["problem"]["name"] == name
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:

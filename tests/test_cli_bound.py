@@ -53,6 +53,9 @@ def test_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (0, "")
     assert out.count("  upper bound  ") == 4
     assert "3 contexts of 1 prompt;" in out
+    assert "no share of the bound is given; use more prompts" in " ".join(out.split())
+    shares = {line.split()[-1] for line in out.splitlines() if " bv " in line}
+    assert shares == {"-"}  # red before: "190.0" with one prompt
 
 
 def test_rerun_goes_on_and_refuses_other_settings(

@@ -118,6 +118,9 @@ def test_completion_shows_public_names_only(module: str) -> None:
         "lpverify.examples()",
         "lpverify.audit('bv', cases=['coin-2:2'])",
         "lpverify.balance('one-position')",
+        "lpverify.DraftTree.from_pair(lpverify.load_problem('tree-v3-l4').pair, [[0, 1, 2, 0], [2, 2, 2, 2]] * 99)",
+        "lpverify.verifier('bv')(lpverify.DraftTree.from_pair(lpverify.load_problem('coin-2').pair, [[0, 1]]))",
+        "lpverify.verifier('ebv')",
     ],
 )
 def test_representations_are_short(value: str) -> None:

@@ -43,7 +43,7 @@ class RowTable:
         for side, rows in self._rows.items():
             for prefix, row in rows.items():
                 if not np.array_equal(row, self._original(side, prefix)):
-                    shown = " ".join(self.pair.tokens[token] for token in prefix)
+                    shown = errors.label(" ".join(self.pair.tokens[token] for token in prefix))
                     return Finding("changed its input", f'it changed the row {side}("{shown}")', prefix)
         return None
 

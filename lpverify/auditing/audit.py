@@ -198,7 +198,7 @@ def _difference(pair: ModelPair, emitted: Array, expected: Array, depth: int, in
         return Finding("law", message, (), expected.sum(), emitted.sum())
     got, right = (x.reshape(pair.vocab_size**depth, -1)[index].sum() for x in (emitted, expected))
     prefix = tree.prefix_of(index, depth, pair.vocab_size)
-    words, first = [pair.tokens[token] for token in prefix], pair.depth + 1
+    words, first = [errors.label(pair.tokens[token]) for token in prefix], pair.depth + 1
     shown = " ".join(words[:first]) + (" | " + " ".join(words[first:]) if len(words) > first else "")
     difference = f"probability {_shown(got)}, expected {_shown(right)}"
     message = f'the emitted distribution differs from the target at "{shown}": {difference}'
@@ -232,7 +232,7 @@ def _with_cause(pair: ModelPair, masses: Levels, finding: Finding, distance: Any
         excess = reach[depth + 1] - (reach[depth][:, None] * rows).reshape(-1)
         if (excess > tolerance * (not pair.rational)).any():
             prefix = tree.prefix_of(int(np.argmax(excess)), depth + 1, pair.vocab_size)
-            shown = " ".join(pair.tokens[token] for token in prefix)
+            shown = errors.label(" ".join(pair.tokens[token] for token in prefix))
             explanation = f'it accepts the last token of "{shown}" too often'
             return replace(finding, cause="acceptance", explanation=explanation)
     if finding.kind == "law" and not finding.prefix:
@@ -384,7 +384,7 @@ def _at_boundaries(adapter: Adapter, pair: ModelPair, possible: Array) -> str:
             below = pair.vocab_size ** (pair.depth + 1 - len(emission))
             first = tree.index_of(emission, pair.vocab_size) * below
             if not possible[first : first + below].any():
-                shown = " ".join(pair.tokens[token] for token in emission)
+                shown = errors.label(" ".join(pair.tokens[token] for token in emission))
                 message = f'a uniform of 0 or 1 - 2^-53 makes it emit "{shown}", which the target never does'
                 explanation = (
                     "it must reject where the uniform equals the acceptance probability: u >= p/q, not u > p/q"

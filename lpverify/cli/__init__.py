@@ -31,6 +31,7 @@ class OneLineErrors(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **kwargs: Any) -> Any:
         message: str | None = None
+        _prepare_streams()
         try:
             with _termination_as_interruption():
                 code = super().main(args, **kwargs | {"prog_name": "lpverify", "standalone_mode": False})
@@ -82,6 +83,19 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         return "out of memory; use a smaller vocabulary, depth or number of paths", BAD_INPUT
     return f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL
+
+
+def _prepare_streams() -> None:
+    """Any console: a closed stream is like /dev/null, what an encoding does not have is escaped, pictures need none."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # a file of ours must not become standard output
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+        elif hasattr(getattr(sys, name), "reconfigure"):
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+    os.environ["MPLBACKEND"] = "agg"
 
 
 def _silence(stream: Any) -> None:

@@ -114,8 +114,7 @@ def run(
     alone = None if seconds.target_step is None else 1 / seconds.target_step
     document |= {"autoregressive_tokens_per_second": alone, **advice(predictions), "left_out": left_out}
     document["versions"] = dict(provenance("numpy", "scipy"))
-    output.draw(lambda: plots.throughput(document["cells"]))
-    output.write(document, lambda: _print(document))
+    output.write_and_draw(document, lambda: _print(document), lambda: plots.throughput(document["cells"]))
 
 
 def advice(predictions: Sequence[Prediction]) -> dict[str, Any]:

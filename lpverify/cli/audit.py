@@ -111,13 +111,14 @@ def _print(verifier: str, report: AuditReport) -> None:
         verdict = "not decided" if refused else "yes"
         lossless = f"NO: {finding.cause or finding.kind}" if finding else verdict
         distances = ("" if x is None else number(float(x)) for x in (case.total_variation, case.smallest_found))
-        rows.append((case.case, mode, f"{case.count:,}" if case.count else "", *distances, lossless))
+        rows.append((errors.label(case.case), mode, f"{case.count:,}" if case.count else "", *distances, lossless))
     caption = CAPTION + (f"; {SAMPLED} {report.false_alarm:g}" if report.false_alarm else "")
     show(table(HEADINGS, rows, right=(2, 3, 4), title=f"Audit of {verifier}", caption=caption))
     for note in dict.fromkeys(case.note for case in report.cases if case.note):
-        print(f"{sum(case.note == note for case in report.cases)} cases: {note}")
+        print(errors.one_line(f"{sum(case.note == note for case in report.cases)} cases: {note}"))
     for name, finding in report.findings[:MAX_FINDINGS]:
-        print(f"{name}: {finding.message}" + f"; {finding.explanation}" * bool(finding.explanation))
+        explanation = f"; {finding.explanation}" * bool(finding.explanation)
+        print(errors.one_line(f"{errors.label(name)}: {finding.message}{explanation}"))
     if len(report.findings) > MAX_FINDINGS:
         print(f"and {len(report.findings) - MAX_FINDINGS} more")
     if report.false_alarm:

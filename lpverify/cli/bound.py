@@ -74,5 +74,7 @@ def _print(document: dict[str, Any]) -> None:
     headings = ("K", "L", "algorithm", "tokens/call", "% of bound", "on the text, %")
     prompts = plural(document["prompts"], "prompt")
     caption = f"{document['contexts']} contexts of {prompts}; +- standard error over prompts"
+    if document["prompts"] == 1:
+        caption += ": unknown for one, so no share of the bound is given; use more prompts"
     title = "Tokens per target call, beside an upper bound"
     show(table(headings, rows, right=(0, 1, 3, 4, 5), title=title, caption=caption))

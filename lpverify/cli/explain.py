@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from lpverify import errors
 from lpverify.cli.options import Normalize, Problem, option
 from lpverify.cli.output import Output
 
@@ -56,9 +57,13 @@ def _print(problem: VerifyProblem, result: Balance) -> None:
 
     pair, columns = problem.pair, [getattr(result, name) for name in COLUMNS]
     shown = sorted(range(pair.vocab_size), key=lambda x: -max(result.target[x], result.draft[x]))[:MAX_ROWS]
-    rows = [(pair.tokens[x], *("never" if c is None else number(c[x]) for c in columns)) for x in sorted(shown)]
+    rows = [
+        (errors.label(pair.tokens[x]), *("never" if c is None else number(c[x]) for c in columns))
+        for x in sorted(shown)
+    ]
     totals = ("sum", *("" if column is None else number(column.sum()) for column in columns))
-    title = f"{problem.name}: the next token after {' '.join(pair.tokens[x] for x in result.prefix) or 'the start'}"
+    prefix = errors.label(" ".join(pair.tokens[x] for x in result.prefix)) or "the start"
+    title = f"{errors.label(problem.name)}: the next token after {prefix}"
     if pair.vocab_size > MAX_ROWS:
         rows.append(("...", *[""] * len(columns)))
         title += f" (the {MAX_ROWS} most probable of {pair.vocab_size})"

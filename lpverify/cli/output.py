@@ -46,7 +46,7 @@ class Output:
 
 @dataclass(frozen=True)
 class OutputAndPlot(Output):
-    """`Output` and a picture, which is drawn before the results are written."""
+    """`Output` and a picture, which is drawn when the results are written."""
 
     plot: Annotated[str | None, option("FILE", "Draw the results to a .png, .svg or .pdf file.")] = None
 
@@ -65,8 +65,9 @@ class OutputAndPlot(Output):
     def _kind(self) -> str:
         return str(self.plot).rpartition(".")[2].lower()
 
-    def draw(self, figure: Callable[[], Any]) -> None:
-        """Write the picture if asked for."""
+    def write_and_draw(self, document: dict[str, Any], show: Callable[[], None], figure: Callable[[], Any]) -> None:
+        """`write`, then the picture if asked for."""
+        self.write(document, show)
         if self.plot is not None:
             from lpverify.report.plots import render
 
@@ -122,11 +123,12 @@ def _ends(path: Path) -> bytes:
 
 def write_json(path: str, data: dict[str, Any]) -> None:
     """Write ``data`` as JSON to a file, or to standard output for ``-``; dataclasses are objects, Fractions floats."""
-    text = dumps(data, indent=1, ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+    ascii = path == STDOUT and (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") != "utf8"
+    text = dumps(data, indent=1, ensure_ascii=ascii, allow_nan=False, default=_plain) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
     else:
-        write_whole(path, text.encode())
+        write_whole(path, text.encode(errors="backslashreplace"))  # half a surrogate pair as JSON escapes it
 
 
 def _plain(value: Any) -> Any:

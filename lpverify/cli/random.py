@@ -53,4 +53,4 @@ def run(
             expected = "a new file, or one that has the same problem"
             raise errors.fail("--output", got=f"{output}, which has other content", expected=expected)
         save_problem(problem, output)
-        print(f"{output}: {problem.name}, {pair.nodes} nodes. Next: lpverify solve {output} --paths 2")
+        print(f"{output}: {errors.label(problem.name)}, {pair.nodes} nodes. Next: lpverify solve {output} --paths 2")

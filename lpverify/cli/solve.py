@@ -56,7 +56,7 @@ def run(
     pair = loaded.pair if exact else loaded.pair.floats
     options: dict[str, Any] = {"method": method, "tolerance": tolerance, "time_limit": time_limit, "exact": exact}
     comparisons = []
-    with waiting(f"solving {loaded.name}") as say:
+    with waiting(f"solving {errors.label(loaded.name)}") as say:
 
         def progress(step: RefinementStep) -> None:
             say(f"{step.bins} bins, optimum between {step.lower_bound:.9f} and {step.upper_bound:.9f}")
@@ -69,9 +69,8 @@ def run(
 
             options |= {"max_drafts": limit, "progress": progress, "stage": stage}
             comparisons.append(compare.comparison(task, names, **options))
-    output.draw(lambda: _figure(comparisons))
     document = to_json(comparisons, rational=loaded.pair.rational, exact=exact)
-    output.write(document, lambda: _print(comparisons, exact))
+    output.write_and_draw(document, lambda: _print(comparisons, exact), lambda: _figure(comparisons))
 
 
 def to_json(comparisons: Sequence[Comparison], *, rational: bool, exact: bool) -> dict[str, Any]:
@@ -126,7 +125,8 @@ def _figure(comparisons: Sequence[Comparison]) -> Any:
     problem, best = comparisons[0].problem, comparisons[0].multi_path
     frame = pd.concat([comparison.frame() for comparison in comparisons], ignore_index=True)
     fig, ax = plots.figure(len(frame) // len(comparisons))
-    size = f"{problem.name}, V = {problem.pair.vocab_size}, L = {problem.pair.depth}"
+    name = errors.label(problem.name).replace("$", r"\$")  # no mathematics
+    size = f"{name}, V = {problem.pair.vocab_size}, L = {problem.pair.depth}"
     if len(comparisons) > 1:
         plots.against_paths(frame, ax, title=f"Tokens per target call: {size}")
     else:
@@ -144,7 +144,8 @@ def _print(comparisons: Sequence[Comparison], exact: bool) -> None:
     problem, pair = first.problem, first.problem.pair
     paths = [plural(comparison.problem.num_paths, "path") for comparison in comparisons]
     numbers = ", ".join(str(c.problem.num_paths) for c in comparisons) + " paths" if several else paths[0]
-    print(f"{problem.name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {numbers}")
+    name = errors.label(problem.name)
+    print(f"{name}: {pair.vocab_size} tokens, draft depth {pair.depth}, {pair.nodes} nodes, K = {numbers}")
     optima = {"single-path": first.single_path}
     optima |= {label: c.multi_path for label, c in zip(paths if several else ["multi-path"], comparisons, strict=True)}
     solutions = tables.solutions(optima).drop(columns="block_efficiency")

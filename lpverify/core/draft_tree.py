@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1  # in ``paths`` after the end of a path that is shorter than the longest one, and for the root's token
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """The tree of the distinct prefixes of K drafted paths: the integer part of a `DraftTree`.
 
@@ -39,6 +39,10 @@ class Topology:
     ends: Ints  # (n,) how many end there
     inner_nodes: Ints  # (m,) the nodes with drafted children, ascending
     draft_row: Ints  # (n,) the position of a node among them, -1 for a leaf
+
+    def __repr__(self) -> str:
+        paths = [path[:length].tolist() for path, length in zip(self.paths[:9], self.lengths[:9], strict=True)]
+        return f"{type(self).__name__}({self.size} nodes, {len(self.paths)} paths, {errors.shown(paths)})"
 
     @property
     def size(self) -> int:
@@ -70,7 +74,7 @@ class Topology:
         return tuple(tokens[tokens != NO_TOKEN].tolist())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DraftTree(Topology):
     """K drafted paths and the next-token distributions at every distinct prefix of them.
 

@@ -12,6 +12,7 @@ from hashlib import blake2b
 from typing import Any
 
 from lpverify import errors
+from lpverify.core.rows import check_text
 from lpverify.files import read_stdin, read_text
 
 FIELDS = ("question", "prompt", "problem", "text")  # with the prompt in a line of JSON; the first one present counts
@@ -71,7 +72,7 @@ def looks_like_a_name(source: str) -> str:
 
 
 def keyed(texts: list[str]) -> list[Prompt]:
-    """Prompts with their keys.
+    """Prompts with their keys. Raises InputError for a text that is not valid Unicode.
 
     >>> [prompt.key == other.key for prompt, other in zip(keyed(["a", "a"]), keyed(["b", "a"]))]
     [False, False]
@@ -81,6 +82,7 @@ def keyed(texts: list[str]) -> list[Prompt]:
     seen: Counter[str] = Counter()
     prompts = []
     for text in texts:
+        check_text("prompt", text)
         seen[text] += 1
         prompts.append(Prompt(text, f"{blake2b(text.encode(), digest_size=8).hexdigest()}-{seen[text]}"))
     return prompts

@@ -259,6 +259,7 @@ def render(fig: Figure, kind: str) -> bytes:
     """
     import io
     import re
+    import warnings
 
     import matplotlib
     from PIL import Image
@@ -267,7 +268,8 @@ def render(fig: Figure, kind: str) -> bytes:
     stream = io.BytesIO()
     settings: Any = {"svg.fonttype": "none", "pdf.fonttype": 42, "svg.hashsalt": "lpverify"}
     undated: Any = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks shows boxes
         fig.savefig(stream, format=kind, dpi=DPI, metadata=undated | ({} if kind == "png" else {"Creator": SIGNATURE}))
     if kind == "png":
         image = Image.open(stream).convert("RGB").quantize(128, dither=Image.Dither.NONE)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lpverify import errors
 from lpverify.core.results import LpSolution
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def table(
     footer: Sequence[str] | None = None,
 ) -> Table:
     """A rich table without ornaments. ``right``: indices of the right-aligned columns."""
-    texts: Any = {"title": Text(title, style="bold") if title else None, "title_justify": "left"}
+    texts: Any = {"title": Text(errors.printable(title), style="bold") if title else None, "title_justify": "left"}
     texts |= {"caption": Text(caption, style="dim") if caption else None, "caption_justify": "left"}
     lines: Any = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 0, 0, 1)}
     result = Table(show_footer=footer is not None, **texts, **lines)
@@ -137,7 +138,7 @@ def table(
         total = Text(footer[i]) if footer else ""
         result.add_column(Text(heading), footer=total, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
-        result.add_row(*(entry if isinstance(entry, Text) else Text(entry) for entry in row))
+        result.add_row(*(entry if isinstance(entry, Text) else Text(errors.printable(entry)) for entry in row))
     return result
 
 

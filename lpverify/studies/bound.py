@@ -195,7 +195,7 @@ def summarize(prompts: Sequence[PromptBound]) -> list[dict[str, Any]]:
     """The cells of the document ``lpverify/bound@1``: means over contexts, standard errors over prompts (None for one).
 
     ``share`` is block efficiency over upper bound; ``on_path_share``, of the two teacher-forced values, is at most 1 on
-    every single text.
+    every single text. Both are None for one prompt, where their errors are not known.
     """
     counts = [len(prompt.positions) for prompt in prompts]
     cells = []
@@ -215,6 +215,8 @@ def summarize(prompts: Sequence[PromptBound]) -> list[dict[str, Any]]:
                 ("on_path_share", "on_path_share_se", forced, bounds),
             ):
                 entry[key], entry[error] = (None, None) if totals is None else ratio(totals, base)
+                if entry[error] is None and base is bounds:
+                    entry[key] = None  # without an error a share says nothing: it can be far above 1
             algorithms[name] = entry
         nodes = sum(sum(cell.nodes) for cell in column) / sum(counts)
         shape: dict[str, Any] = {"paths": first.paths, "depth": first.depth, "nodes": nodes}

@@ -17,7 +17,7 @@ from lpverify.core.draft_tree import DraftTree
 from lpverify.numerics import Array, namespace
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StopDistribution:
     """The distribution of (stop node, next token) given a drafted tree.
 
@@ -30,6 +30,9 @@ class StopDistribution:
     tree: DraftTree
     stop: Array
     rows: Callable[[Any], Array]
+
+    def __repr__(self) -> str:
+        return f"StopDistribution(tree={self.tree!r}, stop=<{self.tree.size} probabilities>)"
 
     def next_token(self, node: int) -> Array:
         """Distribution (V,) of the token emitted after ``node``. Raises InputError where the verifier never stops."""
@@ -63,7 +66,7 @@ class NodeRule(Protocol):
         """Distribution of y for each row of ``drafted``: integers (T, k) -> a new array (T, V)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verifier:
     """A named verification algorithm; call it with a `DraftTree` to get its `StopDistribution`.
 
@@ -97,6 +100,9 @@ class Verifier:
     split: Any = None
     blocks: int | None = None
     any_vocabulary: bool = True
+
+    def __repr__(self) -> str:
+        return f"Verifier({errors.shown(self.name)}: {self.help or 'a function of your own'}; needs {self.needs})"
 
     def __call__(self, tree: DraftTree) -> StopDistribution:
         if tree.size == 1:  # nothing was drafted: the next token is from the target
