@@ -114,6 +114,8 @@ def write_whole(path: StrPath, content: bytes) -> None:
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
+                stream.flush()
+                os.fsync(handle)  # before the name is: a machine that goes down leaves the old file or the new one
             mask = os.umask(0)  # the only way to read it
             os.umask(mask)
             os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
@@ -256,11 +258,10 @@ class JsonLines:
         file, self._file = self._file, None
         if file is None:
             return
-        with suppress(OSError):
+        with file, suppress(OSError):
             status = os.fstat(file.fileno())
             if self._created and status.st_size == 0 and os.path.samestat(status, os.stat(self._path)):
                 os.unlink(self._path)
-        file.close()
 
     def _open(self) -> None:
         try:

@@ -124,13 +124,15 @@ def _locked(folder: Path, identity: dict[str, Any], row: dict[str, Any], recompu
     except (OSError, ValueError) as error:  # ValueError: the name contains a NUL
         reason = getattr(error, "strerror", None) or str(error)
         raise errors.fail(str(folder), got=reason, expected="a folder that can be written") from error
-    if not path.exists() and (problems := problem_folder(folder)):
-        got = f"{problems[0].name} but no {FOLDER_SETTINGS}"
-        raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
+    stated = path.exists() and path.stat().st_size > 0
     lines = JsonLines(path, SCHEMA, identity, recompute=recompute)
     try:
         if not lines.rows:
-            for problem in problem_folder(folder):  # of another identity; the settings change when the last is gone
+            problems = problem_folder(folder)
+            if problems and not (recompute and stated):
+                got = f"{problems[0].name} but no settings in {FOLDER_SETTINGS}"
+                raise errors.fail(str(folder), got=got, expected="a new folder or one of an extraction")
+            for problem in problems:  # of another identity; the settings change when the last is gone
                 if PROBLEM_FILE.fullmatch(problem.name):
                     problem.unlink()
             lines.append(row)
