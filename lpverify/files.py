@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 MAX_BYTES = 2**29  # largest text file that is read; a table of the largest size, written with 6 digits an entry, fits
 MAX_DIGITS = 4_000  # of an integer in a JSON document
+SHOWING = ("auditing", "cli", "integrations", "report")
 MAX_NAMED = 6  # entries that the refusal of a row lists
 INSTEAD = "or another file or folder, or --recompute to replace what was computed"
 ROOT = Path(__file__).parent.parent
@@ -384,12 +385,21 @@ def provenance(*packages: str) -> dict[str, Any]:
 
 
 def software(*packages: str) -> dict[str, Any]:
-    """The part of `provenance` that numbers depend on: with another version or processor, last digits may differ.
+    """The part of `provenance` that numbers depend on, and the content of this package's code, which may be edited.
 
     >>> sorted(software("numpy"))
-    ['lpverify', 'machine', 'numpy']
+    ['code', 'lpverify', 'machine', 'numpy']
     """
-    return {name: value for name, value in provenance(*packages).items() if name not in ("git", "python")}
+    made_with = {name: value for name, value in provenance(*packages).items() if name not in ("git", "python")}
+    return made_with | {"code": code_hash(Path(__file__).parent)}
+
+
+@cache
+def code_hash(package: Path) -> str:
+    """A hash of the package's Python files but those in the rooms of `SHOWING`, which compute no numbers."""
+    sources = {path.relative_to(package): path for path in package.rglob("*.py")}
+    read = ((str(name), sources[name].read_bytes()) for name in sorted(sources) if name.parts[0] not in SHOWING)
+    return content_hash(*(part for pair in read for part in pair))
 
 
 def checkout(folder: Path) -> dict[str, Any] | None:

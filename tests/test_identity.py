@@ -193,7 +193,7 @@ def eager(from_folder: Callable[..., Any]) -> Callable[..., Any]:
     return loaded
 
 
-@pytest.mark.parametrize("package", ["lpverify", "numpy", "torch", "transformers", "tokenizers", "device"])
+@pytest.mark.parametrize("package", ["lpverify", "code", "numpy", "torch", "transformers", "tokenizers", "device"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_other_versions(run: Call, name: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--target", "markov-3", "--draft", "markov-3"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -333,6 +334,20 @@ def test_one_file_for_two_purposes(tmp_path: Path, link: Callable[[Path, Path], 
     distinct({"--json": "-", "--plot": None, "--output": tmp_path / "new"}, {"--prompts": "-", "TEXT": "a\0b"})
     distinct({"--json": "/dev/null", "--plot": "/dev/null"}, {"a": source, "b": source, "c": tmp_path, "d": "A" * 9999})
     assert source.read_bytes() == b""
+
+
+def test_the_code_is_part_of_what_rows_depend_on(tmp_path: Path) -> None:
+    """A verifier that is edited computes other rows; help texts do not."""
+    copy = tmp_path / "lpverify"
+    shutil.copytree(Path(files.__file__).parent, copy, ignore=shutil.ignore_patterns("bundled", "__pycache__"))
+    before = files.software()["code"]
+    hashes = [files.code_hash.__wrapped__(copy)]
+    for name in ("cli/decode.py", "report/plots.py", "examples/notes.txt", "verifiers/gbv.py", "numerics.py"):
+        with open(copy / name, "a") as file:
+            file.write("# edited\n")
+        hashes.append(files.code_hash.__wrapped__(copy))
+    assert hashes[:4] == [before] * 4
+    assert len(set(hashes)) == 3
 
 
 def test_texts(tmp_path: Path) -> None:
