@@ -48,11 +48,11 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 
 def run(command: str) -> int:
     """The exit code of a command in this process."""
-    from lpverify.cli import app
-
     try:
+        from lpverify.cli import app
+
         app(command.split())
-    except KeyboardInterrupt:  # before the command line could catch it
+    except KeyboardInterrupt:  # before or after the command line catches it
         return 130
     except SystemExit as ended:
         return int(ended.code or 0)
@@ -63,7 +63,7 @@ def start(command: str, folder: Path, whole: bool) -> int:
     """The process id of a run in ``folder``; ``whole``: of a new interpreter."""
     process = os.fork()
     if process == 0:
-        code = 99
+        code = 130  # where the signal comes at once
         try:
             os.chdir(folder)
             for descriptor in (1, 2):
@@ -122,6 +122,7 @@ def killed(name: str, kills: int, base: Path, generator: random.Random, whole: b
     began = time.perf_counter()
     assert wait(start(command, reference, whole)) == 0, (reference / "output.txt").read_text()
     seconds, expected = time.perf_counter() - began, rows(reference)
+    longest = seconds
     assert expected == rows(Path()), "an undisturbed run has other rows than the first"
     assert len(expected) >= len(PROMPTS)
     while counts.total() < kills:
@@ -135,6 +136,10 @@ def killed(name: str, kills: int, base: Path, generator: random.Random, whole: b
                 time.sleep(generator.uniform(0, seconds))
                 os.kill(process, sent)  # harmless where it has just ended: it is waited for below
             code = wait(process)
+            if code == 0 and sent:  # it ended before: it had fewer rows to compute, or the machine was slow at first
+                seconds *= 0.9
+            elif sent:
+                seconds = min(1.1 * seconds, longest)
             if not sent:
                 assert code == 0, (folder / "output.txt").read_text()
             elif code:
@@ -155,6 +160,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the files; default: a temporary one")
     options = parser.parse_args()
     names = options.commands.split(",")
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # in forked processes, too, before the command line is run
     with tempfile.TemporaryDirectory() as scratch:
         for i, name in enumerate(names):
             kills = options.kills * (i + 1) // len(names) - options.kills * i // len(names)

@@ -204,6 +204,27 @@ def test_a_problem_is_replaced_by_the_same_one_only(run: Any, folder: Path) -> N
     refused(run, folder, "random", "--output", "problem.json", "expected a new file, or one that has the same problem")
 
 
+def test_rows_do_not_become_problems(run: Any, folder: Path) -> None:
+    match = "trees/rows.json: got a file in a folder of problems, expected a name that ends in .jsonl"
+    refused(run, folder, "sweep", "--output", "trees/rows.json", match)
+    assert run("sweep", output="trees/rows.jsonl") == (0, "")
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="needs torch")
+def test_a_folder_is_not_replaced_by_what_is_computed_from_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    extract = f"extract {MODELS} -l 2 --contexts 1 -o out"
+    for more, code in (("", 0), (" --seed 1 --recompute", 2)):
+        if more:
+            [problem] = [path for path in Path("out").iterdir() if path.name != "settings.json"]
+            extract = extract.replace("m.json", str(problem)) + more
+        before = contents(folder)
+        with pytest.raises(SystemExit) as exit_:
+            app(extract.split())
+        assert int(exit_.value.code or 0) == code
+    assert f"--output, {problem.name}: got {problem}, the same file as --target" in capsys.readouterr().err
+    assert contents(folder) == before
+
+
 def test_standard_output_is_a_file_too(folder: Path) -> None:
     """The table would go to the same file as the document."""
     with open("out.json", "w") as file:

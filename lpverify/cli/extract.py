@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from lpverify import errors
 from lpverify.cli.options import Contexts, ModelOptions, Recompute, Stride, check_packages, option
+from lpverify.files import distinct
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def run(
         raise errors.fail("--output", got="nothing", expected="the name of a folder")
     folder = Path(output)
     check_folder(folder)
+    distinct({f"--output, {file.name}": file for file in folder.glob("*.json")}, models.files)
     settings = Settings(depth, models.sampling, contexts, stride, models.seed, max_nodes=nodes)
     prompts = models.load_prompts()
     opened = models.open_pair()

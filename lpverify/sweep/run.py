@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lpverify import errors
@@ -53,7 +54,11 @@ def run_sweep(
     """
     compute = executor(jobs, dask)
     wanted = {key for task in tasks for key in task.keys.values()}
-    distinct({"the file of rows": path}, {f"the problem {task.source}": task.source for task in tasks})
+    sources = [task.source for task in tasks if task.source is not None]
+    distinct({"the file of rows": path}, {f"the problem {source}": source for source in sources})
+    if path.endswith(".json") and Path(path).resolve().parent in {Path(source).resolve().parent for source in sources}:
+        expected = "a name that ends in .jsonl, or another folder: the next run would take it for a problem"
+        raise errors.fail(path, got="a file in a folder of problems", expected=expected)
     with JsonLines(path, SCHEMA) as lines:
         errors_by_key = dict(lines.read(lambda row: (row["key"], row["error"])))
         if retry:
