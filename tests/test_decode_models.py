@@ -10,14 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from transformers import (  # noqa: E402
-    BloomConfig,
-    BloomForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     OPTConfig,
     OPTForCausalLM,
     Qwen3Config,
@@ -177,13 +171,99 @@ def test_the_older_name_of_the_cache_argument(monkeypatch: pytest.MonkeyPatch) -
     assert results[0] == results[1]
 
 
-def test_models_that_cannot_be_verified_with_are_refused_with_the_reason() -> None:
-    windowed = MistralForCausalLM(MistralConfig(**GROUPED, vocab_size=V, sliding_window=8))
-    recurrent = MambaForCausalLM(MambaConfig(vocab_size=V, hidden_size=8, num_hidden_layers=1, state_size=4, **ENDS))
-    relative = BloomForCausalLM(BloomConfig(vocab_size=V, hidden_size=8, n_layer=1, n_head=2))
-    for built, reason in ((windowed, "sliding window"), (recurrent, "cache"), (relative, "position ids")):
-        with pytest.raises(InputError, match=reason):
-            TransformersModel("m", built)
+def rope(**parameters: Any) -> dict[str, Any]:
+    return GROUPED | {"rope_parameters": {"rope_theta": 10000.0} | parameters}
+
+
+LONG = {"short_factor": [1.0, 1.0], "long_factor": [4.0, 4.0], "original_max_position_embeddings": 16, "factor": 4.0}
+BIASED = SIZE | ENDS | {"intermediate_size": 24}
+# architecture, configuration, longest context
+RIGHT: dict[str, tuple[str, dict[str, Any], int]] = {
+    "longrope": ("Llama", rope(rope_type="longrope", **LONG), 16),
+    "longrope of Phi-3": (
+        "Phi3",
+        rope(rope_type="longrope", **LONG) | {"pad_token_id": 0, "original_max_position_embeddings": 16},
+        16,
+    ),
+    "dynamic": ("Llama", rope(rope_type="dynamic", factor=4.0), 64),
+    "dynamic, 16 positions": ("Llama", rope(rope_type="dynamic", factor=4.0) | {"max_position_embeddings": 16}, 16),
+    "yarn": ("Llama", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16), 64),
+    "linear": ("Llama", rope(rope_type="linear", factor=4.0), 64),
+    "a window that slides": ("Mistral", GROUPED | {"sliding_window": 16}, 16),
+    "a window that never slides": ("Mistral", GROUPED | {"sliding_window": 4096}, 64),
+    "some windows": ("Gemma2", GROUPED | {"head_dim": 4, "sliding_window": 32}, 32),
+    "learned positions": ("GPT2", ENDS | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 64}, 64),
+    "BERT as a decoder": ("Bert", BIASED | {"is_decoder": True, "pad_token_id": 0}, 64),
+    "Falcon with rope": ("Falcon", SIZE | ENDS | {"alibi": False}, 64),
+    "experts": ("Mixtral", GROUPED | {"num_local_experts": 2, "num_experts_per_tok": 1}, 64),
+}
+HEADS = {"GPT2": "GPT2LMHeadModel", "Bert": "BertLMHeadModel", "T5": "T5ForConditionalGeneration"}
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "BERT": ("Bert", BIASED | {"pad_token_id": 0}, "BertLMHeadModel, whose logits over a tree after 1 tokens differ"),
+    "RoBERTa": ("Roberta", BIASED | {"pad_token_id": 1}, "RobertaForCausalLM, whose logits over a tree"),
+    "RoBERTa as a decoder": ("Roberta", BIASED | {"pad_token_id": 1, "is_decoder": True}, "RobertaForCausalLM, whose"),
+    "XLM-R": ("XLMRoberta", BIASED | {"pad_token_id": 1}, "XLMRobertaForCausalLM, whose logits over a tree"),
+    "Electra": ("Electra", BIASED | {"pad_token_id": 0, "embedding_size": 16}, "ElectraForCausalLM, whose logits"),
+    "alibi": ("Falcon", SIZE | ENDS | {"alibi": True}, "FalconForCausalLM, whose pass over a drafted tree raises"),
+    "local attention": (
+        "GPTNeo",
+        ENDS
+        | {"hidden_size": 16, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]}
+        | {"window_size": 4, "initializer_range": 0.3},
+        "GPTNeoForCausalLM, whose logits over a tree",
+    ),
+    "no positions": ("Bloom", {"hidden_size": 8, "n_layer": 1, "n_head": 2}, "position ids"),
+    "a recurrent state": (
+        "Mamba",
+        ENDS | {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 4},
+        "cache of mamba",
+    ),
+    "an encoder": ("T5", {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 1, "num_heads": 4}, "position ids"),
+}
+
+
+def built(architecture: str, options: dict[str, Any]) -> Any:
+    import transformers
+
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{architecture}Config")(vocab_size=V, **options)
+    return getattr(transformers, HEADS.get(architecture, f"{architecture}ForCausalLM"))(config).eval()
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_accepted_models_decode_as_they_generate(kind: str) -> None:  # faults T7, T21
+    """At temperature 0 up to the longest context, and a context beyond it is refused before a token is emitted."""
+    architecture, options, limit = RIGHT[kind]
+    raw = built(architecture, options)
+    made, prompt, new = TransformersModel("m", raw), tuple(range(1, 10)), limit - 9
+    pair, settings = models.Pair(made, made), Settings(2, 4, Sampling(0.0), max_new_tokens=new)
+    expected = raw.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=new, attention_mask=torch.ones(1, 9)
+    )
+    assert list(generate(pair, verifier("bv"), Request(prompt, "x"), settings).tokens) == expected[0, 9:].tolist()
+    with pytest.raises(InputError, match=rf"9 prompt \+ {new + 1} new tokens, expected at most {limit} in all \(.+\)"):
+        generate(pair, verifier("bv"), Request(prompt, "x"), replace(settings, max_new_tokens=new + 1))
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_models_that_cannot_be_verified_with_are_refused_with_the_reason(kind: str) -> None:  # fault T8
+    architecture, options, reason = WRONG[kind]
+    with pytest.raises(InputError, match=reason):
+        TransformersModel("m", built(architecture, options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_not_taken_for_a_fault(dtype: Any) -> None:
+    for seed in range(5):
+        TransformersModel("m", module("llama", seed=seed).to(dtype))
+
+
+def test_check_at_load_spans_the_change_of_a_position_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the limit of 16 the check itself refuses longrope."""
+    monkeypatch.setattr("lpverify.decode.transformer._rope_lengths", lambda config: [])
+    monkeypatch.setattr("lpverify.decode.transformer.CHECKED", 18)
+    with pytest.raises(InputError, match="LlamaForCausalLM, whose logits over a tree after 15 tokens differ"):
+        TransformersModel("m", built(*RIGHT["longrope"][:2]))
 
 
 def test_a_context_that_would_be_too_long_is_refused_before_it_is_run() -> None:

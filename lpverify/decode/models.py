@@ -63,7 +63,10 @@ class Tokenizer(Protocol):
 
 
 class Model(Protocol):
-    """A causal language model. ``limit``: the longest context in tokens, None if there is no limit."""
+    """A causal language model.
+
+    ``limit``: the longest context in tokens, None if there is no limit; ``limit_reason``: what limits it.
+    """
 
     @property
     def name(self) -> str: ...
@@ -73,6 +76,8 @@ class Model(Protocol):
     def device(self) -> torch.device: ...
     @property
     def limit(self) -> int | None: ...
+    @property
+    def limit_reason(self) -> str: ...
 
     def start(self, tokens: Sequence[int]) -> State:
         """A new state that has been fed ``tokens``."""
@@ -133,7 +138,9 @@ class Pair:
         for role, model in (("target", self.target), ("draft", self.draft)):
             if model.limit is not None and prompt + new + drafted > model.limit:
                 got = f"{prompt} prompt + {new} new" + (f" + {drafted} drafted tokens" if drafted else " tokens")
-                raise errors.fail(f"{role} {model.name}", got=got, expected=f"at most {model.limit} in all")
+                raise errors.fail(
+                    f"{role} {model.name}", got=got, expected=f"at most {model.limit} in all ({model.limit_reason})"
+                )
 
 
 def known(tokens: torch.Tensor, vocab_size: int) -> torch.Tensor:

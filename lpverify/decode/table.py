@@ -31,6 +31,7 @@ class TableModel:
     log_rows: torch.Tensor  # (S+1, V), log-probabilities of the next token, float64
     step: torch.Tensor  # (S+1, V), the state after each token
     limit: None = field(default=None, init=False)
+    limit_reason: str = field(default="", init=False)
 
     @classmethod
     def from_levels(

@@ -1,10 +1,13 @@
 """Causal language models of the transformers library: tree attention, and key-value caches that can be cut back.
 
-Verification needs caches that can forget: layers that store every key and value. Sliding windows drop old entries and
-recurrent states overwrite them, so a rejected draft could not be undone; models with such layers are refused.
+Verification needs caches that can forget: layers that store every key and value. Recurrent states overwrite what they
+hold, so a rejected draft could not be undone; models with such layers are refused. A sliding window is full attention
+up to its length, so contexts are limited to that, and where a position encoding depends on the length of the sequence
+(rope of type longrope or dynamic), to the length from which on it changes.
 
 In the pass over a drafted tree node c attends to everything fed before the tree, to its ancestors and to itself, at the
-position that its depth gives. So its logits are those of a plain pass over its own prefix.
+position that its depth gives. So its logits are those of a plain pass over its own prefix; when a model is loaded this
+is checked (`check_passes`).
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from lpverify.files import content_hash
 
 ATTENTION = ("sdpa", "eager")  # implementations that accept a custom attention mask
 ORIGIN = ("is_local", "local_files_only", "name_or_path", "transformers_version")  # in a tokenizer's configuration
+CHECKED = 24  # tokens of the longest context that `check_passes` tries
 CACHE_ARGUMENTS = ("cache", "past_key_values")  # of ``forward``: the current name in transformers 5, and the older one
 
 
@@ -47,7 +51,7 @@ class TransformersModel:
         if not arguments:
             expected = "an attention model whose cache can be cut"
             raise errors.fail(f"model {type(module).__name__}", got="no key-value cache", expected=expected)
-        new_cache(module.config)
+        windows = _windows(module.config)
         module.eval()
         self.name, self.module, self.argument = name, module, arguments[0]
         self.last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
@@ -57,8 +61,14 @@ class TransformersModel:
         if config._attn_implementation not in ATTENTION:
             got = f"{config._attn_implementation} attention, which takes no mask of a tree"
             raise errors.fail(f"model {name}", got=got, expected=" or ".join(ATTENTION))
-        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        limits = [(window, "beyond that a sliding window drops keys") for window in windows]
+        limits += [(length, "beyond that its rope changes for all tokens") for length in _rope_lengths(config)]
+        if (positions := getattr(config, "max_position_embeddings", None)) is not None:
+            limits.append((positions, "its positions"))
+        self.limit: int | None
+        self.limit, self.limit_reason = min(limits, default=(None, ""))
         self.vocab_size = int(config.vocab_size)
+        check_passes(self)
 
     @cached_property
     def device(self) -> torch.device:
@@ -83,6 +93,13 @@ class TransformersModel:
         config_hash = content_hash(type(self.module).__name__, config)
         return {"attention": attention, "config": config_hash, "weights": content_hash(weights)}
 
+    def plain(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits (V,) after ``tokens`` by one pass without a cache, mask or positions of ours."""
+        logits: torch.Tensor = self.module(
+            input_ids=torch.tensor([list(tokens)], device=self.device), **self.last_only
+        ).logits
+        return logits[0, -1]
+
     def start(self, tokens: Sequence[int]) -> TransformersState:
         state = TransformersState(self)
         if tokens:
@@ -95,7 +112,7 @@ class TransformersState:
 
     def __init__(self, model: TransformersModel) -> None:
         self._model, self._branches = model, 1
-        self.cache = new_cache(model.module.config)
+        self.cache: Any = DynamicCache()
 
     @property
     def length(self) -> int:
@@ -155,15 +172,76 @@ def _on_device(module: Any) -> Any:
     return align_module_device(module)
 
 
-def new_cache(config: Any) -> Any:
-    """An empty cache for a model of this configuration. Raises InputError if it could not be cut back."""
-    cache = DynamicCache(config=config)
-    for number, layer in enumerate(cache.layers):
-        if type(layer) is not DynamicLayer:
-            kind = "a sliding window" if getattr(layer, "is_sliding", False) else f"a {type(layer).__name__}"
-            got = f"{kind} in layer {number}, which cannot be cut back after a rejected draft"
-            raise errors.fail(f"cache of {config.model_type}", got=got, expected="full attention in every layer")
-    return cache
+def _windows(config: Any) -> list[int]:
+    """The lengths of sliding windows of layers. Raises InputError for a layer whose cache could not be cut back."""
+    windows, layers = [], list[Any](DynamicCache(config=config).layers)
+    for number, layer in enumerate(layers):
+        if getattr(layer, "is_sliding", False):
+            windows.append(int(layer.sliding_window))
+        elif type(layer) is not DynamicLayer:
+            got = f"a {type(layer).__name__} in layer {number}, which cannot be cut back after a rejected draft"
+            raise errors.fail(f"cache of {config.model_type}", got=got, expected="attention in every layer")
+    return windows
+
+
+def _rope_lengths(config: Any) -> list[int]:
+    """The lengths beyond which rotary positions of all tokens change: a tree across one would not be right."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    lengths = []
+    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):  # or one for each kind of layer
+        if part.get("rope_type", part.get("type")) in ("longrope", "dynamic"):
+            own = part.get("original_max_position_embeddings")
+            own = own or getattr(config, "original_max_position_embeddings", None)
+            lengths.append(int(own or config.max_position_embeddings))
+    return lengths
+
+
+def check_passes(model: TransformersModel) -> None:
+    """Raise InputError unless passes over trees and branches give the logits of plain passes over their prefixes.
+
+    Random prefixes, a short one and one as long as the context, but at most `CHECKED`, allows. A wrong mask or position
+    moves logits about as much as other tokens before them do, so they may differ by 1/500 of that; by what rounding
+    causes in any case, 16 eps of the largest (centred) logit, eps of the model's number type, and never by more than
+    sqrt(eps) of it. This catches models that are not causal, that take positions their own way, or ignore the mask.
+    """
+    name, kind = f"model {model.name}", type(model.module).__name__
+    expected = "a causal model whose pass over a drafted tree gives the logits of plain passes"
+    generator = np.random.default_rng(0)
+    eps = torch.finfo(model.module.dtype).eps
+    for length in sorted({1, min(CHECKED, model.limit or CHECKED) - 3}):
+        if length < 1:
+            continue
+        sizes = (length, 6, length)
+        prefix, (a, b, c, d, e, f), other = (generator.integers(model.vocab_size, size=n).tolist() for n in sizes)
+        try:
+            with torch.inference_mode():
+                state = model.start(prefix[:-1])
+                tokens = torch.tensor([prefix[-1], a, b, c, d], device=model.device)
+                rows = [*state.tree(tokens, [-1, 0, 1, 0, 3], [0, 1, 2, 1, 2])[[0, 2, 4]]]
+                state.keep_nodes([0, 3])
+                rows += [*state.append(torch.tensor([e, f], device=model.device))]
+                paths = [prefix + path for path in ([], [a, b], [c, d], [c, e], [c, f])]
+                plain = [model.plain(path) for path in paths]
+                moved = model.plain([*other, a, b])
+        except errors.InputError:
+            raise
+        except Exception as error:  # whatever the model's own code raises for a mask, positions or a cache
+            reason = next((line for line in str(error).splitlines() if line.strip()), "")
+            got = f"{kind}, whose pass over a drafted tree raises {type(error).__name__}: {reason}"
+            raise errors.fail(name, got=got, expected=expected) from error
+        if any(right.shape != row.shape for row, right in zip(rows, plain, strict=True)):
+            raise errors.fail(name, got=f"{kind}, whose logits have another shape", expected=expected)
+        largest = max(float((right.float() - right.float().mean()).abs().max()) for right in plain)
+        difference = max(_distance(row, right) for row, right in zip(rows, plain, strict=True))
+        slack = max(16 * eps * largest, min(eps**0.5 * largest, _distance(moved, plain[1]) / 500))
+        if not difference <= slack:
+            got = f"{kind}, whose logits over a tree after {length} tokens differ by up to {difference:.2g} from "
+            got += f"those of plain passes (rounding explains {slack:.1g})"
+            raise errors.fail(name, got=got, expected=expected)
+
+
+def _distance(first: torch.Tensor, second: torch.Tensor) -> float:
+    return float((first.float() - second.float()).abs().max())
 
 
 @dataclass(frozen=True, eq=False)
