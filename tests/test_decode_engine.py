@@ -247,7 +247,7 @@ def test_records_survive_a_crash_and_a_rerun_goes_on(tmp_path: Path) -> None:
     for first, second in zip(whole, again, strict=True):
         for name in ("block_efficiency", "rao_blackwell", "rao_blackwell_se", "committed_tokens", "accepted_histogram"):
             assert getattr(first, name) == getattr(second, name)
-    with pytest.raises(InputError, match=r"line 1: got seed = 0, expected 1, or a new file"):
+    with pytest.raises(InputError, match=r"line 1: got seed = 0, expected 1, or another file or folder"):
         Records(path, {"seed": 1})
     path.write_text("{}\n")
     with pytest.raises(InputError, match="line 1: got '{}', expected a row of lpverify/decode-record@1"):
