@@ -276,7 +276,7 @@ class JsonLines:
             raise
 
     def _load(self, content: bytes) -> None:
-        *lines, tail = [content, b""] if content.startswith(b"{\n") else content.split(b"\n")  # one indented object
+        *lines, tail = content.split(b"\n")
         self._end, self._separator = len(content) - len(tail), b""
         if tail:
             opening = json.dumps({"schema": self._schema})[:-1].encode()

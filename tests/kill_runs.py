@@ -160,9 +160,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for the files; default: a temporary one")
     options = parser.parse_args()
     names = options.commands.split(",")
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # in forked processes, too, before the command line is run
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also in what is forked, before the command line does
     with tempfile.TemporaryDirectory() as scratch:
         for i, name in enumerate(names):
             kills = options.kills * (i + 1) // len(names) - options.kills * i // len(names)

@@ -446,12 +446,11 @@ def test_traversal_of_an_extracted_tree_by_recursion_and_by_enumeration() -> Non
 
 
 def test_a_folder_is_extracted_into_by_one_process_at_a_time(tmp_path: Path) -> None:
-    """Its settings file is the lock; an indented settings file of version 0.1 resumes."""
+    """Its settings file is the lock."""
     arguments = (*TABLES, "--prompts", "A", "--contexts", "1", "-o", str(tmp_path / "trees"))
     assert cli(*arguments).exit_code == 0
     settings_file = tmp_path / "trees" / FOLDER_SETTINGS
     document = json.loads(settings_file.read_text())
-    settings_file.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     with JsonLines(settings_file, folders.SCHEMA, document["settings"]):
         result = cli(*arguments)
     assert result.exit_code == 2

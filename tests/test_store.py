@@ -128,16 +128,6 @@ def test_a_row_that_cannot_be_parsed_is_named(tmp_path: Path) -> None:
             JsonLines(path, SCHEMA, IDENTITY).read(lambda row: row["missing"])
 
 
-def test_one_indented_object_is_one_row(tmp_path: Path) -> None:
-    """Settings of folders that version 0.1 wrote."""
-    path = tmp_path / "settings.json"
-    path.write_text(json.dumps({"schema": SCHEMA, "settings": {"seed": 0}, "versions": {}}, indent=1) + "\n")
-    with JsonLines(path, SCHEMA, {"seed": 0}) as lines:
-        assert [row["versions"] for row in lines.rows] == [{}]
-    with pytest.raises(InputError, match="got seed = 0, expected 1"):
-        JsonLines(path, SCHEMA, {"seed": 1})
-
-
 def test_rows_can_be_dropped(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     store(path)
