@@ -237,6 +237,23 @@ def test_models_that_are_changed_in_python(tmp_path: Path) -> None:
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_weights_that_are_not_loaded(tmp_path: Path, where: str) -> None:
+    """Weights that accelerate keeps elsewhere until they are needed are hashed as if they were there."""
+    accelerate = pytest.importorskip("accelerate")
+    contents = []
+    for spread in (False, True):
+        module, tokenizer = load.load_tiny("draft")
+        if spread:
+            options = {"execution_device": "cpu", "offload_buffers": True}
+            options |= {} if where == "memory" else {"offload_dir": str(tmp_path)}
+            (accelerate.cpu_offload if where == "memory" else accelerate.disk_offload)(module, **options)
+            assert {weight.device.type for weight in module.parameters()} == {"meta"}
+        model, _ = load.transformer.wrap("draft", module, tokenizer)
+        contents.append(model.content())
+    assert contents[0] == contents[1]
+
+
 def test_recomputing_leaves_files_that_are_not_ours(run: Call, tmp_path: Path) -> None:
     options = ["--target", "markov-3", "--draft", "markov-3"]
     Path("r.jsonl").write_text("notes\n")

@@ -81,6 +81,8 @@ def is_document(schema: str) -> Callable[[bytes], bool]:
 
 def check_rows(option: str, path: str | None, schema: str) -> None:
     """`check_output` for a file that rows are appended to; `lpverify.files.JsonLines` checks the rest of it."""
+    if path not in (None, STDOUT) and os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise errors.fail(option, got=f"{path}, a device or a pipe", expected="a file to append to")
     opening = dumps({"schema": schema})[:-1].encode()
     check_output(option, path, lambda content: content[: len(opening)] == opening[: len(content)], stdout=False)
 
