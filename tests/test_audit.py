@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -521,6 +522,58 @@ def test_whatever_ends_an_own_verifier_is_a_finding() -> None:
 
     [(_, finding)] = audit(Verifier("mine", leave), cases=[STEP]).findings
     assert (finding.kind, finding.message[:18]) == ("raised", "raised SystemExit:")
+
+
+def test_answers_without_an_end_are_findings(recwarn: Any) -> None:
+    """Only as much of them is read as a right answer has; a coroutine is closed."""
+
+    async def coroutine(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        return (), 0
+
+    drafter = w.Drafting(None, w.token_rule)
+    drafter.draft_paths = lambda *_: (itertools.repeat(0),) * 1  # type: ignore[method-assign]
+    endless = w.Drafting(None, w.token_rule)
+    endless.draft_paths = lambda *_: itertools.repeat((0,))  # type: ignore[method-assign]
+
+    def weights(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        return (), rng.categorical(itertools.repeat(1))
+
+    for program in (returning((itertools.repeat(0), 0)), coroutine, drafter, endless, weights):
+        [(_, finding)] = audit(program, cases=[STEP]).findings
+        assert finding.kind == ("raised" if program is weights else "returned")
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("instead", [lambda: ((), 0), lambda: 1 // 0], ids=["returns", "raises"])
+def test_a_program_that_catches_everything_is_sampled(instead: Any) -> None:
+    """It catches how the enumeration stops a run that draws uniforms, too."""
+
+    def verify(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        try:
+            return w.with_uniforms(paths, target, draft, rng)
+        except BaseException:
+            return instead()
+
+    [row] = audit(verify, cases=[STEP], draws=500).cases
+    assert (row.mode, row.note, row.finding) == ("sampled", "it draws uniforms", None)
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("no"), None])
+def test_a_name_that_is_none(error: Any) -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> Any:
+            if name != "__name__":
+                raise AttributeError(name)
+            if error is not None:
+                raise error
+            return 3
+
+        def __call__(self, paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+            return w.token_rule(paths, target, draft, rng)
+
+    report = audit(Odd(), cases=[STEP])
+    assert report.lossless
+    assert report.verifier == "Odd"
 
 
 def test_ctrl_c_is_not_a_finding() -> None:

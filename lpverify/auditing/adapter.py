@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import iscoroutine
+from itertools import islice
 from operator import index as as_integer
 from typing import Any
 
@@ -102,8 +104,9 @@ class Adapter:
                 sampled.append(path)
             return tuple(sampled)
         drafted = own(draft, self.num_paths, length, choices)
-        try:
-            paths = tuple(tuple(as_integer(token) for token in path) for path in drafted)
+        try:  # iterators may have no end
+            several = islice(drafted, self.num_paths + 1)
+            paths = tuple(tuple(as_integer(token) for token in islice(path, length + 1)) for path in several)
         except TypeError:
             raise _returned("draft_paths returned", drafted, "tuples of tokens") from None
         if any(not 0 <= token < size for path in paths for token in path):
@@ -117,7 +120,7 @@ class Adapter:
         size = self.table.pair.vocab_size
         try:
             accepted, token = answer
-            emission = (*(as_integer(x) for x in accepted), as_integer(token))
+            emission = (*(as_integer(x) for x in islice(accepted, self.table.pair.depth + 1)), as_integer(token))
         except (TypeError, ValueError):
             raise _returned("returned", answer, "(accepted tokens, next token)") from None
         if not 0 <= emission[-1] < size:
@@ -129,4 +132,6 @@ class Adapter:
 
 
 def _returned(what: str, answer: Any, expected: str) -> Fault:
+    if iscoroutine(answer):
+        answer.close()  # else Python warns that it was never awaited
     return Fault(Finding("returned", errors.one_line(f"{what} {errors.shown(answer)}, expected {expected}")))

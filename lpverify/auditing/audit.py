@@ -26,6 +26,7 @@ import random
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
@@ -121,9 +122,12 @@ def audit(
             if stop_early and results[-1].finding:
                 break
     results = _ties_only(results, chosen)
-    name = subject if isinstance(subject, str) else getattr(subject, "name" if ours else "__name__", None)
+    name = subject if isinstance(subject, str) else type(subject).__name__
+    with suppress(Fault), guarded():
+        own_name = getattr(subject, "name" if ours else "__name__", name)
+        name = own_name if isinstance(own_name, str) and own_name else name
     sampled = any(result.mode == "sampled" for result in results)
-    return AuditReport(name or type(subject).__name__, tuple(results), FALSE_ALARM if sampled else 0.0)
+    return AuditReport(name, tuple(results), FALSE_ALARM if sampled else 0.0)
 
 
 def _cases(names: Sequence[str | Case] | None) -> list[Case]:

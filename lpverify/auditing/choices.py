@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from numbers import Rational
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +28,9 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 MAX_CHOICES = 2_000
 """Maximum number of choices in one run: a rejection loop has no last one."""
+
+MAX_WEIGHTS = 100_000
+"""Maximum number of weights of one choice: an iterator may have no end."""
 
 BOUNDARY = (0.0, 0.5, 1 - 2**-53)
 UNREPEATABLE = "it does not repeat itself: it has a state or randomness of its own"
@@ -69,6 +73,7 @@ class _Script:
     def __init__(self, choices: list[_Choice], boundary: bool) -> None:
         self._choices, self._boundary = choices, boundary
         self.position = 0
+        self.refusal: NotEnumerable | None = None  # kept, as a program may catch it
 
     def bernoulli(self, p: Any) -> bool:
         chance = min(max(number("bernoulli", p), 0), 1)
@@ -76,25 +81,30 @@ class _Script:
 
     def categorical(self, weights: Any) -> int:
         values = numbers(weights)
-        return int(self._next(("categorical", values), lambda: [(i, v / sum(values)) for i, v in enumerate(values)]))
+        total = sum(values)
+        return int(self._next(("categorical", values), lambda: [(i, v / total) for i, v in enumerate(values)]))
 
     def uniform(self) -> float:
         if not self._boundary:
-            raise NotEnumerable("it draws uniforms")
+            raise self._refusal("it draws uniforms")
         return float(self._next(("uniform",), lambda: [(u, 1.0) for u in BOUNDARY]))
 
     def _next(self, request: tuple[Any, ...], branches: Callable[[], list[tuple[Any, Any]]]) -> Any:
         if self.position == len(self._choices):
             if self.position == MAX_CHOICES:
-                raise NotEnumerable(f"it makes more than {MAX_CHOICES} choices in one run")
+                raise self._refusal(f"it makes more than {MAX_CHOICES} choices in one run")
             choice = _Choice(request, [(result, chance) for result, chance in branches() if chance > 0])
             choice.take(0, self._choices)
             self._choices.append(choice)
         choice = self._choices[self.position]
         if choice.request != request:
-            raise NotEnumerable(UNREPEATABLE)
+            raise self._refusal(UNREPEATABLE)
         self.position += 1
         return choice.branches[choice.branch][0]
+
+    def _refusal(self, reason: str) -> NotEnumerable:
+        self.refusal = NotEnumerable(reason)
+        return self.refusal
 
 
 def enumerate_outcomes(
@@ -118,7 +128,13 @@ def enumerate_outcomes(
     choices: list[_Choice] = []
     for runs in range(1, max_runs + 1):
         script = _Script(choices, boundary)
-        outcome = run(script)
+        try:
+            outcome = run(script)
+        except Exception:
+            if script.refusal is None:
+                raise
+        if script.refusal is not None:
+            raise script.refusal
         if script.position != len(choices):
             raise NotEnumerable(UNREPEATABLE)
         masses[outcome] += choices[-1].mass if choices else Fraction(1)
@@ -169,7 +185,9 @@ def number(what: str, value: Any) -> Any:
 
 def numbers(weights: Any) -> tuple[Any, ...]:
     """``weights`` as a tuple of `number`. Raises InputError unless they are finite, >= 0 and not all 0."""
-    values = tuple(weights.tolist() if hasattr(weights, "tolist") else weights)
+    values = tuple(weights.tolist() if hasattr(weights, "tolist") else islice(weights, MAX_WEIGHTS + 1))
+    if len(values) > MAX_WEIGHTS:
+        raise errors.fail("categorical", got=f"more than {MAX_WEIGHTS} weights", expected="one for each token")
     if set(map(type, values)) != {float}:
         values = tuple(number("categorical", value) for value in values)
     if not values or not 0 < sum(values) < float("inf") or min(values) < 0:

@@ -23,7 +23,7 @@ from math import log, sqrt
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from lpverify.numerics import up_the_tree
 
@@ -80,7 +80,7 @@ def identity_test(counts: Counts, expected: Distribution, vocab_size: int, lengt
     prefix = None
     for depth, (seen, probability) in enumerate(levels, start=1):
         chance = np.minimum(probability, 1.0)
-        tails = 2 * np.minimum(stats.binom.cdf(seen, draws, chance), stats.binom.sf(seen - 1, draws, chance))
+        tails = 2 * np.minimum(special.bdtr(seen, draws, chance), special.bdtrc(seen - 1, draws, chance))
         if tails.min() <= share:
             prefix = (depth, int(np.argmin(tails)))
             break
