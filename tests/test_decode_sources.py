@@ -125,3 +125,9 @@ def test_a_set_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match=r"^prompts gsm8k: got no route to the hub, expected openai/gsm8k") as caught:
         load_prompts("gsm8k")
     assert "\n" not in str(caught.value)
+
+
+def test_prompts_that_are_not_unicode_are_refused() -> None:
+    """Red before: an internal error, found by generated command lines."""
+    with pytest.raises(InputError, match="prompts: got .*half of a surrogate pair"):
+        load_prompts("\ud800")

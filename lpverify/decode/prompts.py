@@ -40,6 +40,7 @@ def load_prompts(source: str, limit: int | None = None) -> list[Prompt]:
     is standard input, ``-``. What looks like the name of a file or set that is not there is never taken for a text.
     Raises InputError for that, for a file and line that cannot be used, and where there is no prompt.
     """
+    check_text("prompts", source)
     if source in SETS:
         texts = _from_hub(source)
     elif source == "-":
