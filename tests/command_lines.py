@@ -180,7 +180,7 @@ VALUES: dict[str, list[str]] = {
     "draws": ["50", "1", "0", "x"],
     "target": MODELS,
     "draft": MODELS,
-    "prompts": ["A", "A B", "prompts.jsonl", "prompts.txt", "Z Z", "", "nosuch.txt", "folder", "\ud800"],
+    "prompts": ["A", "A B", "prompts.jsonl", "prompts.txt", "Z Z", "", "nosuch.txt", "folder", "\udcff"],
     "device": ["cpu", "auto", "nosuch", "cuda:99"],
     "device_map": ["auto", "nosuch"],
     "dtype": ["auto", "float32", "nosuch"],
@@ -206,14 +206,17 @@ ALWAYS: dict[str, dict[str, list[str]]] = {  # what keeps a run short, or from l
         "contexts": ["1", "x"],
     },
     "advise": {"target": MODELS, "draft": MODELS},
-    "figures": {"only": VALUES["only"], "out": VALUES["out"]},
+    "figures": {"out": VALUES["out"]},
     "solve": {"paths": SEVERAL, "max_drafts": ["10", "50", "0"]},
     "audit": {"cases": VALUES["cases"], "draws": VALUES["draws"]},
     "sweep": {"output": VALUES["output"]},
     "random": {"vocab": SEVERAL, "depth": COUNTS, "seed": COUNTS, "output": VALUES["output"]},
 }
-NEVER = {"jobs", "dask"}  # processes of their own: tried elsewhere
-SHORT = {"advise": ["--costs", "costs.json", "p.json"]}  # it measures models for seconds unless it has documents
+NEVER = {"jobs", "dask", "only"}  # processes of their own: tried elsewhere
+SHORT = {  # these measure models for seconds if nothing stops them
+    "advise": ["--costs", "costs.json", "p.json"],
+    "figures": ["--only", "nosuch"],
+}
 
 
 @st.composite
