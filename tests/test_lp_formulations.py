@@ -144,7 +144,7 @@ def test_sizes_are_refused_with_the_method_that_works():
         reference.solve_antichains(random_pair(3, 3, 0), 2)
     with pytest.raises(SizeError, match="V = 10, L = 4, expected at most 100000"):
         reference.solve_antichains(random_pair(10, 4, 0), 2)
-    with pytest.raises(SizeError, match="flow variables for V = 4, L = 3, K = 4, expected at most 200000"):
+    with pytest.raises(SizeError, match="flow variables for V = 4, L = 3, iid:4, expected at most 200000"):
         reference.solve_flow(random_pair(4, 3, 0), 4)
     with pytest.raises(SizeError, match="11110 nodes, expected at most 5000"):
         reference.solve_by_cuts(random_pair(10, 4, 0), 2)

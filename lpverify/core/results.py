@@ -66,9 +66,36 @@ class Certificate(Result):
     f(cx) <= p(x|c) f(c)) prove the upper bound.
     """
 
-    num_paths: int  # K
+    num_paths: Any  # K, or the draft distribution if its coverage is another concave function of the draft mass
     ranks: RankTable
     selected: Levels  # Q*(c), one (V**i,) array per level i = 0..L
+    prefix_acceptance: Levels  # f(c), likewise
+    multipliers: Levels  # lambda(c), likewise; the root's entry is 0
+
+
+@dataclass(frozen=True, repr=False)
+class LeafOrders(Result):
+    """A mixture of J orders of the leaves: a way to select a drafted path (theory 9.1).
+
+    Order j is drawn with probability ``weights[j]``; the drafted leaf that comes first in it is selected.
+    """
+
+    orders: npt.NDArray[np.int64]  # (J, V**L), every row a permutation of the leaves
+    weights: Array  # (J,), positive, sum 1
+
+
+@dataclass(frozen=True, repr=False)
+class DraftCertificate(Result):
+    """A `Certificate` for any draft distribution (theory 9.1).
+
+    ``selection`` proves the lower bound. It selects a drafted path, whose distribution is ``selected``: a mixture of
+    leaf orders; for delayed branching a rank table for every stem that can be drafted; None for a fixed tree, where
+    ``selected`` is its coverage and sampling from the target attains the bound (NSS).
+    """
+
+    draft: Any  # the `DraftDistribution`
+    selection: LeafOrders | dict[int, RankTable] | None
+    selected: Levels  # M(c), one (V**i,) array per level i = 0..L
     prefix_acceptance: Levels  # f(c), likewise
     multipliers: Levels  # lambda(c), likewise; the root's entry is 0
 
@@ -77,8 +104,8 @@ class Certificate(Result):
 class RefinementStep:
     """One refinement step of an iterative solver: what it worked on, and the best bounds after it."""
 
-    bins: int
-    columns: int
+    bins: int  # of the rank interval; 0 where the program has none
+    columns: int  # table entries, or leaf orders
     lower_bound: float
     upper_bound: float
     seconds: float
@@ -99,7 +126,7 @@ class LpSolution(Result):
     status: str
     method: str
     seconds: float
-    certificate: Certificate | None = None  # proof of both bounds, from the methods that have one
+    certificate: Certificate | DraftCertificate | None = None  # proof of both bounds, from the methods that have one
     refinement_steps: tuple[RefinementStep, ...] = ()  # history of an iterative solver
     exact: Fraction | None = None  # the optimum, if it was proved
     exact_bounds: tuple[Fraction, Fraction] | None = None  # if exact arithmetic was asked for

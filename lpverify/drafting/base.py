@@ -18,7 +18,7 @@ from lpverify import errors
 from lpverify.core import prefix_tree
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
-from lpverify.numerics import Array, Levels, total
+from lpverify.numerics import Array, Levels, one, sums_after, total
 
 Prefix = tuple[int, ...]
 Ints = npt.NDArray[np.int64]
@@ -43,12 +43,14 @@ class DraftDistribution(ABC):
     """The distribution of the drafted tree, given the draft tables of a `ModelPair`.
 
     ``kind`` is the word that specs begin with and ``help`` one line for help texts. ``provides`` says what a verifier
-    may rely on, in the words of ``Verifier.needs``.
+    may rely on, in the words of ``Verifier.needs``. ``full_depth``: every path that is drafted has the depth of the
+    pair, so the coverage of sets of leaves says everything.
     """
 
     kind: ClassVar[str]
     help: ClassVar[str]
     provides: ClassVar[frozenset[str]] = frozenset({"any tree"})
+    full_depth: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -87,6 +89,18 @@ class DraftDistribution(ABC):
             order: Different leaves, as indices in the last level, (n,).
         """
 
+    def expected_best(self, pair: ModelPair, values: Levels) -> Any:
+        """E[the largest of ``values`` over the drafted nodes], for values that never fall along a path.
+
+        It is the Lovasz extension of C, sum_k (v_(k) - v_(k+1)) C(S_k), S_k the k leaves of largest value (theory 9.1).
+
+        Args:
+            pair: Target and draft tables.
+            values: One (V**i,) array per level i = 0..L, 0 at the root.
+        """
+        order = np.argsort(-values[-1], kind="stable")
+        return (values[-1][order] * self.first_drafted(pair, order)).sum()
+
     @abstractmethod
     def node_coverage(self, pair: ModelPair) -> Levels:
         """C({c}) = Pr(node c is drafted), one (V**i,) array per level i = 0..L."""
@@ -102,6 +116,31 @@ class DraftDistribution(ABC):
     def expected_nodes(self, pair: ModelPair) -> Any:
         """Expected number of distinct nodes of the drafted tree, the root not counted: what the target has to score."""
         return total(self.node_coverage(pair)) - 1
+
+
+class ConcaveCoverage(DraftDistribution):
+    """Draft distributions whose coverage is ``C(A) = phi(Q(A))``, phi concave with phi(0) = 0 (theory 9.1).
+
+    They draw some number of i.i.d. paths. For them the rank-quantile program of theory 2.4 holds as it is.
+    """
+
+    @abstractmethod
+    def density(self, above: Any) -> Any:
+        """phi'(1 - above): the density of the smallest rank where a mass ``above`` of ranks is larger."""
+
+    @abstractmethod
+    def mean_density(self, low: Any, high: Any) -> Any:
+        """Mean of phi' on pieces of [0, 1] with lengths ``low`` above their right and ``high`` above their left ends.
+
+        Accurate however short a piece is, and defined for one of length 0.
+        """
+
+    def first_drafted(self, pair: ModelPair, order: Ints) -> Array:
+        mass = pair.draft_paths[-1][order]
+        # the mass outside of S_k, added from the far end; what is not in the order counts too
+        above = sums_after(mass) + (one(mass) - mass.sum() if len(order) < len(pair.draft_paths[-1]) else 0 * one(mass))
+        first: Array = mass * self.mean_density(above, above + mass)
+        return first
 
 
 def draw(weights: Array, generator: Uniforms) -> int:

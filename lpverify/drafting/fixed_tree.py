@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class TopNodes(DraftDistribution):
 
     kind = "top"
     help = "top:N, the N most probable prefixes"
+    full_depth = False
 
     num_nodes: int
 
@@ -75,6 +77,10 @@ class TopNodes(DraftDistribution):
         first = 0 * pair.draft_paths[-1][order]
         first[inside[:1]] += one(first)
         return first
+
+    def expected_best(self, pair: ModelPair, values: Levels) -> Any:
+        inside = self.nodes(pair)[1]
+        return max(level[drafted].max() for level, drafted in zip(values, inside, strict=True) if drafted.any())
 
     def coverage(self, pair: ModelPair, nodes: object) -> object:
         levels = self.nodes(pair)[1]

@@ -20,12 +20,12 @@ from lpverify import errors
 from lpverify.core import prefix_tree
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting.base import Draft, DraftDistribution, Ints, Prefix, Uniforms, draw, parse_integers
-from lpverify.numerics import Array, Levels, is_exact, one, sums_after
+from lpverify.drafting.base import ConcaveCoverage, Draft, Prefix, Uniforms, draw, parse_integers
+from lpverify.numerics import Array, Levels, is_exact, one
 
 
 @dataclass(frozen=True)
-class IidPaths(DraftDistribution):
+class IidPaths(ConcaveCoverage):
     """``num_paths`` i.i.d. paths of the depth of the pair.
 
     >>> from lpverify.core.families import dirichlet
@@ -62,11 +62,11 @@ class IidPaths(DraftDistribution):
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
         return count_draws(int((pair.draft_paths[-1] > 0).sum()), self.num_paths, ordered=ordered)
 
-    def first_drafted(self, pair: ModelPair, order: Ints) -> Array:
-        mass = pair.draft_paths[-1][order]
-        # the mass outside of S_k, added from the far end; what is not in the order counts too
-        above = sums_after(mass) + (one(mass) - mass.sum() if len(order) < len(pair.draft_paths[-1]) else 0 * one(mass))
-        return mass * mean_density(above, above + mass, self.num_paths)
+    def density(self, above: Any) -> Any:
+        return self.num_paths * above ** (self.num_paths - 1)
+
+    def mean_density(self, low: Any, high: Any) -> Any:
+        return mean_density(low, high, self.num_paths)
 
     def node_coverage(self, pair: ModelPair) -> Levels:
         return tuple(phi(level, self.num_paths) for level in pair.draft_paths)

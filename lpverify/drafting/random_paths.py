@@ -20,13 +20,13 @@ import numpy as np
 from lpverify import errors
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting.base import Draft, DraftDistribution, Ints, Uniforms
+from lpverify.drafting.base import ConcaveCoverage, Draft, Uniforms
 from lpverify.drafting.iid_paths import IidPaths, draw_path, phi
-from lpverify.numerics import Array, Levels
+from lpverify.numerics import Levels, as_float, divide, is_exact
 
 
 @dataclass(frozen=True)
-class RandomPaths(DraftDistribution):
+class RandomPaths(ConcaveCoverage):
     """K i.i.d. paths with probability ``weights[K]``; with K = 0 nothing is drafted.
 
     Verifiers that see the drafted tree know K, so whatever is lossless for every K is lossless here.
@@ -67,10 +67,10 @@ class RandomPaths(DraftDistribution):
         except (ValueError, ZeroDivisionError):
             raise errors.fail("draft distribution random-paths", got=errors.shown(numbers), expected=expected) from None
 
-    def _each(self, pair: ModelPair) -> Iterator[tuple[IidPaths, Any]]:
+    def _in_arithmetic_of(self, like: Any) -> Iterator[tuple[IidPaths, Any]]:
         for number, weight in self.weights:
             if number:
-                yield IidPaths(number), weight if pair.rational else float(weight)
+                yield IidPaths(number), weight if is_exact(np.asarray(like)) else float(weight)
 
     def sample(self, pair: ModelPair, generator: Uniforms) -> DraftTree:
         uniform = generator.random()
@@ -82,20 +82,23 @@ class RandomPaths(DraftDistribution):
         for number, weight in self.weights:
             if not number:
                 yield Draft(((),), weight if pair.rational else float(weight))
-        for paths, weight in self._each(pair):
+        for paths, weight in self._in_arithmetic_of(pair.draft_paths[0]):
             for draft in paths.enumerate(pair, ordered=ordered):
                 yield Draft(draft.paths, weight * draft.probability)
 
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
-        drafts = (paths.count(pair, ordered=ordered) for paths, _ in self._each(pair))
+        drafts = (paths.count(pair, ordered=ordered) for paths, _ in self._in_arithmetic_of(pair.draft_paths[0]))
         return sum(drafts, start=sum(number == 0 for number, _ in self.weights))
 
-    def first_drafted(self, pair: ModelPair, order: Ints) -> Array:
-        none = 0 * pair.draft_paths[-1][order]
-        return sum((weight * paths.first_drafted(pair, order) for paths, weight in self._each(pair)), start=none)
+    def density(self, above: Any) -> Any:
+        return sum((weight * paths.density(above) for paths, weight in self._in_arithmetic_of(above)), start=0 * above)
+
+    def mean_density(self, low: Any, high: Any) -> Any:
+        each = self._in_arithmetic_of(high)
+        return sum((weight * paths.mean_density(low, high) for paths, weight in each), start=0 * high)
 
     def node_coverage(self, pair: ModelPair) -> Levels:
-        each = list(self._each(pair))
+        each = list(self._in_arithmetic_of(pair.draft_paths[0]))
         below = [
             sum((weight * phi(level, paths.num_paths) for paths, weight in each), start=0 * level)
             for level in pair.draft_paths[1:]
@@ -104,7 +107,7 @@ class RandomPaths(DraftDistribution):
 
 
 @dataclass(frozen=True)
-class PoissonPaths(DraftDistribution):
+class PoissonPaths(ConcaveCoverage):
     """A Poisson number of i.i.d. paths of mean ``mean``: every leaf is drafted independently of all others.
 
     It has no bound on the size of the drafted tree, so it is not enumerated.
@@ -147,10 +150,14 @@ class PoissonPaths(DraftDistribution):
     def count(self, pair: ModelPair, *, ordered: bool = True) -> int:
         raise errors.fail("enumeration", got=self.spec, expected="a draft distribution of finitely many trees")
 
-    def first_drafted(self, pair: ModelPair, order: Ints) -> Array:
-        mass = pair.floats.draft_paths[-1][order]
-        before = np.concatenate([[0.0], np.cumsum(mass)[:-1]])
-        return np.exp(-self.mean * before) * -np.expm1(-self.mean * mass)
+    def density(self, above: Any) -> Any:
+        return self.mean * np.exp(self.mean * (as_float(above) - 1))
+
+    def mean_density(self, low: Any, high: Any) -> Any:
+        low, high = as_float(low), as_float(high)
+        exponent = self.mean * (high - low)
+        fraction = divide(-np.expm1(-exponent), exponent, where_zero=1.0)
+        return self.mean * np.exp(self.mean * (high - 1)) * fraction
 
     def node_coverage(self, pair: ModelPair) -> Levels:
         below = (-np.expm1(-self.mean * level) for level in pair.floats.draft_paths[1:])

@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from lpverify.lp.coverage import phi_chord, phi_slope
+from lpverify.lp.coverage import Paths, phi_chord, phi_slope
 
 Vector = npt.NDArray[np.float64]
 IntVector = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class Heights:
     where H may jump, 0 and 1 included.
     """
 
-    def __init__(self, height: Vector, mass: Vector, num_paths: int) -> None:
+    def __init__(self, height: Vector, mass: Vector, num_paths: Paths) -> None:
         """``height`` and ``mass``: H and Q of the leaves, (N,); ``num_paths``: K."""
         self.num_paths = num_paths
         self.order = np.argsort(-height, kind="stable")

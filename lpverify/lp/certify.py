@@ -22,9 +22,9 @@ from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import ProblemLike, as_problem
-from lpverify.core.results import Certificate, LpSolution, RankTable, RefinementStep
+from lpverify.core.results import Certificate, DraftCertificate, LpSolution, RankTable, RefinementStep
 from lpverify.core.rows import ROW_SUM_TOLERANCE
-from lpverify.lp.coverage import phi_chord, phi_mean_slope, prefix_acceptance, separate
+from lpverify.lp.coverage import Paths, phi_chord, phi_mean_slope, prefix_acceptance, separate
 from lpverify.numerics import (
     Array,
     Levels,
@@ -104,8 +104,10 @@ def repair(pair: ModelPair, ranks: RankTable) -> RankTable:
     return RankTable(edges=edges, leaf=leaf, bin=column, mass=mass)
 
 
-def selection_distribution(pair: ModelPair, ranks: RankTable, num_paths: int) -> Levels:
+def selection_distribution(pair: ModelPair, ranks: RankTable, num_paths: Paths) -> Levels:
     """Q*(c) of the path of smallest rank among K = ``num_paths``, one (V**i,) array per level i = 0..L.
+
+    ``num_paths`` is K, here and below, or another draft distribution with C(A) = phi(Q(A)).
 
     ``ranks`` must be legal (`repair`).
     """
@@ -130,7 +132,7 @@ def leaf_heights(pair: ModelPair, multipliers: Levels) -> Array:
     return down_the_tree(path_prices(pair, multipliers))
 
 
-def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
+def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: Paths) -> Any:
     """The upper bound on the optimum of K = ``num_paths`` paths that any multipliers prove.
 
     Args:
@@ -149,7 +151,7 @@ def upper_bound(pair: ModelPair, multipliers: Levels, num_paths: int) -> Any:
     return 1 + (pair.target[0][0] * multipliers[1]).sum() + (heights[order] * chords).sum()
 
 
-def certificate_of(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: int) -> Certificate:
+def certificate_of(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_paths: Paths) -> Certificate:
     """Certificate of a legal table (`repair`) and multipliers >= 0; ``prefix_acceptance`` sums to the lower bound."""
     selected = selection_distribution(pair, ranks, num_paths)
     return Certificate(num_paths, ranks, selected, prefix_acceptance(pair.target, selected), multipliers)
@@ -158,7 +160,7 @@ def certificate_of(pair: ModelPair, ranks: RankTable, multipliers: Levels, num_p
 class Bounds:
     """The best bounds that the iterates of a solver have proved so far, and what proves them."""
 
-    def __init__(self, pair: ModelPair, num_paths: int) -> None:
+    def __init__(self, pair: ModelPair, num_paths: Paths) -> None:
         self.pair, self.num_paths = pair, num_paths
         self.lower, self.upper = -np.inf, np.inf
 
@@ -199,13 +201,16 @@ def bounded(lower: Any, upper: Any, *, began: float, **fields: Any) -> LpSolutio
     return LpSolution(value=value, lower_bound=value, upper_bound=max(value, float(upper)), seconds=seconds, **fields)
 
 
-def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False) -> CertificateCheck:
+def check(
+    problem: ProblemLike, certificate: Certificate | DraftCertificate, *, exact: bool = False
+) -> CertificateCheck:
     """Check a certificate without a solver and recompute both bounds.
 
     Lower side: T >= 0; row sums Q(leaf); edges from 0 to 1, never falling; column sums equal to the bin widths;
     ``selected`` is the distribution that T selects; ``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)``, ``f <= selected``.
-    Upper side: lambda >= 0. A float check allows ``1e-13 + 1e-9 * size`` per entry (1e-9 is also what float
-    probability rows may miss a sum of 1 by) and for the marginals of the bins ``1e-9 * (L+1)``.
+    Upper side: lambda >= 0. For a `DraftCertificate` its selection takes the place of T. A float check allows
+    ``1e-13 + 1e-9 * size`` per entry (1e-9 is also what float probability rows may miss a sum of 1 by) and for the
+    marginals of the bins ``1e-9 * (L+1)``.
 
     Args:
         problem: target and draft tables, or what `as_problem` takes; its K is not used.
@@ -227,6 +232,12 @@ def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False
     """
     pair = as_problem(problem).pair
     _shapes(pair, certificate)
+    if isinstance(certificate, DraftCertificate):
+        from lpverify.lp import draft_certificate
+
+        if exact and not pair.rational:
+            raise errors.fail("exact check", got="a problem in floating point", expected="rational probabilities")
+        return draft_certificate.check(pair, certificate, exact=exact)
     table, num_paths = certificate.ranks, certificate.num_paths
     if exact:
         if not pair.rational:
@@ -249,7 +260,7 @@ def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False
     rows = accumulate(ranks.leaf, ranks.mass, leaf_mass.size)
     columns = accumulate(ranks.bin, ranks.mass, widths.size)
     margin = (pair.depth + 1) * ROW_SUM_TOLERANCE
-    violations = _violated(
+    violations = violated(
         [
             ("an edge falls", -widths, None),
             ("the edges miss 0 or 1", np.abs(ranks.edges[[0, -1]] - [0.0, 1.0]), None),
@@ -266,7 +277,7 @@ def check(problem: ProblemLike, certificate: Certificate, *, exact: bool = False
     for depth in range(1, pair.depth + 1):
         what = f"a prefix acceptance probability exceeds the selection distribution, level {depth},"
         claims.append((what, acceptance[depth] - selected[depth], selected[depth]))
-    violations += _violated(claims + _flow(pair, acceptance, multipliers))
+    violations += violated(claims + flow_requirements(pair, acceptance, multipliers))
     upper = float(upper_bound(pair, multipliers, num_paths))
     return CertificateCheck(float(total(acceptance)), upper, not violations, tuple(violations))
 
@@ -287,7 +298,7 @@ def check_coverage(pair: ModelPair, acceptance: Levels, multipliers: Levels, num
     """
     exact = pair.rational and is_exact(acceptance[-1])
     relative, absolute = (0.0, 0.0) if exact else (RELATIVE, ABSOLUTE)
-    violations = _violated(_flow(pair, acceptance, multipliers), relative, absolute)
+    violations = violated(flow_requirements(pair, acceptance, multipliers), relative, absolute)
     if not separate(pair.draft_paths, acceptance, num_paths)[1] <= relative:
         violations.append("an antichain is not covered")
     upper = upper_bound(pair, multipliers, num_paths)
@@ -307,17 +318,22 @@ def exact_certificate(pair: ModelPair, certificate: Certificate) -> Certificate:
     """
     if not pair.rational:
         raise errors.fail("exact certificate", got="a problem in floating point", expected="rational probabilities")
+    ranks, multipliers = repair(pair, certificate.ranks), rounded(certificate.multipliers)
+    return certificate_of(pair, ranks, multipliers, certificate.num_paths)
+
+
+def rounded(multipliers: Levels) -> Levels:
+    """Multipliers >= 0 in Fractions: floats rounded to multiples of 2^-40."""
     scale = 1 << 40
-    multipliers = tuple(
+    return tuple(
         np.maximum(level, 0 * level)
         if is_exact(level)
         else np.array([Fraction(round(Fraction(x) * scale), scale) for x in np.maximum(level, 0.0).tolist()])
-        for level in certificate.multipliers
+        for level in multipliers
     )
-    return certificate_of(pair, repair(pair, certificate.ranks), multipliers, certificate.num_paths)
 
 
-def _flow(pair: ModelPair, acceptance: Levels, multipliers: Levels) -> list[Requirement]:
+def flow_requirements(pair: ModelPair, acceptance: Levels, multipliers: Levels) -> list[Requirement]:
     """``f(root) = 1``, ``0 <= f(cx) <= p(x|c) f(c)`` and lambda >= 0."""
     required: list[Requirement] = [("f of the root misses 1", np.abs(acceptance[0] - 1), None)]
     for depth in range(1, pair.depth + 1):
@@ -331,7 +347,7 @@ def _flow(pair: ModelPair, acceptance: Levels, multipliers: Levels) -> list[Requ
     return required
 
 
-def _violated(required: list[Requirement], relative: float = RELATIVE, absolute: float = ABSOLUTE) -> list[str]:
+def violated(required: list[Requirement], relative: float = RELATIVE, absolute: float = ABSOLUTE) -> list[str]:
     """A line for every requirement that an entry violates; NaN does."""
     violations = []
     for what, excess, size in required:
@@ -354,12 +370,14 @@ def _exact_rows(leaf: npt.NDArray[np.int64], share: npt.NDArray[np.float64], lea
     return np.array([Fraction(int(u), scale) for u in units], dtype=object) * leaf_mass[leaf]
 
 
-def _shapes(pair: ModelPair, certificate: Certificate) -> None:
+def _shapes(pair: ModelPair, certificate: Certificate | DraftCertificate) -> None:
     sizes = [tree.level_size(pair.vocab_size, depth) for depth in range(pair.depth + 1)]
     for name in ("selected", "prefix_acceptance", "multipliers"):
         got = [level.shape for level in getattr(certificate, name)]
         if got != [(size,) for size in sizes]:
             raise errors.fail(f"certificate's {name}", got=f"levels of shape {got}", expected=f"sizes {sizes}")
+    if isinstance(certificate, DraftCertificate):
+        return
     ranks = certificate.ranks
     bins = len(ranks.edges) - 1
     if not (ranks.leaf.shape == ranks.bin.shape == ranks.mass.shape and ranks.leaf.ndim == 1 and bins >= 1):

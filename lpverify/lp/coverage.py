@@ -16,26 +16,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
-from lpverify.drafting.iid_paths import mean_density, phi
+from lpverify.drafting import DraftLike, draft_distribution
+from lpverify.drafting.base import ConcaveCoverage
+from lpverify.drafting.iid_paths import IidPaths, phi
 from lpverify.numerics import Array, Levels, divide, ones, total, zeros
 
 Mask = tuple[npt.NDArray[np.bool_], ...]
 Edges = tuple[Array, ...]  # run, rise and owner, (rows, edges) each
 
 
-def phi_slope(mass: Any, num_paths: int) -> Any:
+Paths: TypeAlias = int | ConcaveCoverage  # K i.i.d. paths, or another draft distribution with C(A) = phi(Q(A))
+
+
+def concave(paths: Paths) -> ConcaveCoverage:
+    """The draft distribution of K i.i.d. paths, or the given one."""
+    return paths if isinstance(paths, ConcaveCoverage) else IidPaths(paths)
+
+
+def phi_slope(mass: Any, paths: Paths) -> Any:
     """Derivative ``K (1 - mass)^(K-1)`` of `phi`: the density of the smallest of K uniform ranks."""
-    return num_paths * np.maximum(1 - mass, 0 * mass) ** (num_paths - 1)
+    return concave(paths).density(np.maximum(1 - mass, 0 * mass))
 
 
-def phi_mean_slope(start: Any, width: Any, num_paths: int) -> Any:
+def phi_mean_slope(start: Any, width: Any, paths: Paths) -> Any:
     """Mean of `phi_slope` on ``[start, start + width]``, which is ``[phi(start+width) - phi(start)] / width``.
 
     A sum of K positive terms (`mean_density`): accurate however small ``width`` is, and defined for width 0.
@@ -44,12 +54,12 @@ def phi_mean_slope(start: Any, width: Any, num_paths: int) -> Any:
     '1.000000000000'
     """
     above = np.maximum(1 - start, 0 * start)
-    return mean_density(np.maximum(above - width, 0 * width), above, num_paths)
+    return concave(paths).mean_density(np.maximum(above - width, 0 * width), above)
 
 
-def phi_chord(start: Any, width: Any, num_paths: int) -> Any:
+def phi_chord(start: Any, width: Any, paths: Paths) -> Any:
     """``phi(start + width) - phi(start)`` with the relative accuracy of `phi_mean_slope`."""
-    return width * phi_mean_slope(start, width, num_paths)
+    return width * phi_mean_slope(start, width, paths)
 
 
 def prefix_acceptance(target: Sequence[Array], caps: Sequence[Array]) -> Levels:
@@ -77,18 +87,18 @@ def prefix_acceptance(target: Sequence[Array], caps: Sequence[Array]) -> Levels:
     return tuple(acceptance)
 
 
-def node_relaxation(pair: ModelPair, num_paths: int) -> tuple[Any, Levels]:
-    """Upper bound that keeps only the coverage constraints of single nodes, ``f(c) <= phi(Q(c))`` (theory 2.6).
+def node_relaxation(pair: ModelPair, draft: DraftLike) -> tuple[Any, Levels]:
+    """Upper bound that keeps only the coverage constraints of single nodes, ``f(c) <= C({c})`` (theory 2.6, 9.1).
 
-    The bound (a Fraction for a rational pair) and its f, one ``(V**i,)`` array per level. For K = 1 it is the optimum.
-    Raises InputError for K < 1.
+    ``draft`` is a draft distribution, or K for K i.i.d. paths, where ``C({c}) = phi(Q(c))``. The bound (a Fraction for
+    a rational pair) and its f, one ``(V**i,)`` array per level. For one path it is the optimum. Raises InputError for
+    no draft distribution of the pair.
 
     >>> coin = ModelPair.from_levels([[[0.25, 0.75]]], [[[0.6, 0.4]]])
     >>> round(float(node_relaxation(coin, 2)[0]), 12)
     1.89
     """
-    errors.integer("num_paths (K)", num_paths, min=1)
-    acceptance = prefix_acceptance(pair.target, [phi(level, num_paths) for level in pair.draft_paths])
+    acceptance = prefix_acceptance(pair.target, draft_distribution(draft).node_coverage(pair))
     return total(acceptance), acceptance
 
 

@@ -27,10 +27,10 @@ from threadpoolctl import threadpool_limits
 
 from lpverify import errors
 from lpverify.core.model_pair import ModelPair
-from lpverify.core.results import LpSolution, RankTable, RefinementStep
+from lpverify.core.results import Certificate, LpSolution, RankTable, RefinementStep
 from lpverify.lp import certify, single_path
 from lpverify.lp.bins import Heights, IntVector, Vector
-from lpverify.lp.coverage import phi_mean_slope
+from lpverify.lp.coverage import Paths, concave, phi_mean_slope, phi_slope
 from lpverify.lp.interior_point import InteriorPoint
 from lpverify.lp.tree_newton import Breakdown, Shape
 from lpverify.numerics import Levels
@@ -54,7 +54,7 @@ NEGLIGIBLE = 1e-14
 
 def solve(
     pair: ModelPair,
-    num_paths: int,
+    num_paths: Paths,
     *,
     tolerance: float = 1e-9,
     time_limit: float | None = None,
@@ -64,7 +64,7 @@ def solve(
 
     Args:
         pair: target and draft tables; floats are used.
-        num_paths: K.
+        num_paths: K, or another draft distribution with C(A) = phi(Q(A)).
         tolerance: certified gap to stop at.
         time_limit: seconds.
         progress: called after every refinement step.
@@ -81,7 +81,7 @@ def solve(
     >>> round(solve(coin, 2).value, 8)
     1.89
     """
-    errors.integer("num_paths (K)", num_paths, min=1)
+    concave(num_paths)
     pair = pair.floats
     if pair.nodes > MAX_NODES:
         raise errors.too_large(
@@ -115,7 +115,7 @@ class _Search(certify.Bounds):
     def __init__(
         self,
         pair: ModelPair,
-        num_paths: int,
+        num_paths: Paths,
         tolerance: float,
         time_limit: float | None,
         progress: Callable[[RefinementStep], None] | None,
@@ -125,7 +125,7 @@ class _Search(certify.Bounds):
         self.began = time.perf_counter()
         self.steps: list[RefinementStep] = []
         start = single_path.solve(pair).certificate
-        assert start is not None
+        assert isinstance(start, Certificate)
         self.see_ranks(start.ranks)
         self.see_multipliers(start.multipliers)
 
@@ -135,7 +135,7 @@ class _Search(certify.Bounds):
 
     def run(self) -> LpSolution:
         leaves = self.pair.draft_paths[-1].size
-        edges = 1.0 - (1.0 - np.linspace(0.0, 1.0, FIRST_BINS + 1)) ** (2.0 / (self.num_paths + 1))
+        edges = 1.0 - (1.0 - np.linspace(0.0, 1.0, FIRST_BINS + 1)) ** (2.0 / (phi_slope(0.0, self.num_paths) + 1))
         bins = Bins(edges, np.zeros(leaves, dtype=np.int64), np.full(leaves, FIRST_BINS - 1))
         method = interior_point(self.pair, self.num_paths, bins)
         without_gain, reach, status = 0, 30.0, ""
@@ -230,7 +230,7 @@ def warm_start(method: InteriorPoint, earlier: InteriorPoint, bins: Bins, finer:
     method.start_from(earlier, table, price - price[-1])
 
 
-def interior_point(pair: ModelPair, num_paths: int, bins: Bins) -> InteriorPoint:
+def interior_point(pair: ModelPair, num_paths: Paths, bins: Bins) -> InteriorPoint:
     """The program on given bins, at its cold start.
 
     Leaves of draft mass below `NEGLIGIBLE` take no part, and f = 0 is fixed at nodes of target mass below it.

@@ -14,7 +14,7 @@ Reference: Thomas & Pal 2026 (arXiv 2602.16961).
 from __future__ import annotations
 
 import time
-from math import comb
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -25,16 +25,17 @@ from lpverify import errors
 from lpverify.core import prefix_tree as tree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.results import LpSolution, RefinementStep
-from lpverify.drafting import iid_paths
+from lpverify.drafting import DraftLike, draft_distribution
+from lpverify.drafting.base import ConcaveCoverage
 from lpverify.drafting.iid_paths import phi
-from lpverify.lp import certify, highs
+from lpverify.lp import certify, draft_certificate, highs
 from lpverify.lp.coverage import hull, prefix_acceptance
 from lpverify.lp.single_path import child_matrix, flow_bounds, flow_matrix, flow_multipliers, split_levels
 from lpverify.numerics import Levels, total
 
 MAX_ANTICHAINS = 100_000
 MAX_CUT_NODES = 5_000
-MAX_FLOWS = 200_000  # counted as multisets x K x L
+MAX_FLOWS = 200_000  # estimated as drafts x expected nodes
 INSTEAD = "use the rank-quantile formulation (method 'quantile')"
 
 CUTS_PER_ROUND = 200
@@ -66,19 +67,11 @@ def solve_antichains(pair: ModelPair, num_paths: int) -> LpSolution:
     pair = pair.floats
     program = coverage_program(pair, antichains(pair.vocab_size, pair.depth), num_paths)
     point = highs.solve(program, tolerance=1e-9)
-    details = {"antichains": program.matrix.shape[0] - pair.nodes}
-    return _solution(
-        pair, num_paths, point, flow_multipliers(pair, point), details, method="antichain program", began=began
-    )
-
-
-def _solution(
-    pair: ModelPair, num_paths: int, point: highs.LpPoint, multipliers: Levels, details: dict[str, Any], **fields: Any
-) -> LpSolution:
-    """What the programs over f, and perhaps more columns, have proved."""
-    details["prefix_acceptance"] = split_levels(point.x[: pair.nodes], pair, 1.0)
-    upper = certify.upper_bound(pair, multipliers, num_paths)
-    return certify.bounded(1 + point.objective, upper, status=point.status, details=details, **fields)
+    details: dict[str, Any] = {"antichains": program.matrix.shape[0] - pair.nodes}
+    details["prefix_acceptance"] = split_levels(point.x, pair, 1.0)
+    upper = certify.upper_bound(pair, flow_multipliers(pair, point), num_paths)
+    fields = {"status": point.status, "method": "antichain program", "details": details}
+    return certify.bounded(1 + point.objective, upper, began=began, **fields)
 
 
 def antichains(vocab_size: int, depth: int) -> sparse.csr_array:
@@ -157,40 +150,36 @@ def lowered(pair: ModelPair, acceptance: Levels, violation: object) -> Levels:
     return prefix_acceptance(pair.target, [np.maximum(level - violation, 0 * level) for level in acceptance])
 
 
-def solve_flow(pair: ModelPair, num_paths: int) -> LpSolution:
-    """The optimum of the flow program, by HiGHS.
+def solve_flow(pair: ModelPair, draft: DraftLike) -> LpSolution:
+    """The optimum of the flow program, by HiGHS, for any draft distribution; ``draft`` may be K, for K i.i.d. paths.
 
     ``details`` of the solution holds the number of ``drafts`` and ``prefix_acceptance``, f by level. Raises InputError
-    for K < 1, SizeError beyond 200,000 flow variables.
+    for no draft distribution of the pair, SizeError beyond 200,000 flow variables.
     """
     began = time.perf_counter()
-    errors.integer("num_paths (K)", num_paths, min=1)
-    leaves = tree.level_size(pair.vocab_size, pair.depth)
-    flows = comb(leaves + num_paths - 1, num_paths) * num_paths * pair.depth
-    if flows > MAX_FLOWS:
-        size = f"{flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, K = {num_paths}"
-        raise errors.too_large("transport program", size=size, limit=f"{MAX_FLOWS}", instead=INSTEAD)
+    law = draft_distribution(draft)
+    law.check(pair)
     pair = pair.floats
-    drafts, probability = iid_paths.draws(pair.draft_paths[-1], num_paths, ordered=False)
-    draft, node = covered_nodes(drafts, pair.vocab_size, pair.depth)
-    point = highs.solve(flow_program(pair, probability, draft, node), tolerance=1e-9)
-    multipliers, details = monotone_multipliers(pair, point), {"drafts": len(probability)}
-    return _solution(pair, num_paths, point, multipliers, details, method="transport program", began=began)
-
-
-def covered_nodes(drafts: Ints, vocab_size: int, depth: int) -> tuple[Ints, Ints]:
-    """All pairs (draft, node below the root on one of its paths), nodes breadth-first, for leaves ``drafts`` (M, K).
-
-    >>> [part.tolist() for part in covered_nodes(np.array([[0, 1], [3, 3]]), 2, 2)]  # "00" with "01"; "11" twice
-    [[0, 0, 0, 1, 1], [0, 2, 3, 1, 5]]
-    """
-    starts = [tree.node_count(vocab_size, level) for level in range(depth)]
-    nodes = [start + drafts // vocab_size ** (depth - 1 - level) for level, start in enumerate(starts)]
-    covered = np.concatenate(nodes, axis=1)
-    draft, node = np.unique(
-        np.stack([np.repeat(np.arange(len(drafts)), covered.shape[1]), covered.reshape(-1)]), axis=1
-    )
-    return draft, node
+    flows = ceil(law.count(pair, ordered=False) * law.expected_nodes(pair))
+    if flows > MAX_FLOWS:
+        size = f"about {flows} flow variables for V = {pair.vocab_size}, L = {pair.depth}, {law.spec}"
+        instead = INSTEAD if isinstance(law, ConcaveCoverage) else "use the method 'auto'"
+        raise errors.too_large("transport program", size=size, limit=f"{MAX_FLOWS}", instead=instead)
+    drafts = list(law.enumerate(pair, ordered=False))
+    covered, vocab_size = set(), pair.vocab_size
+    for number, one in enumerate(drafts):
+        prefixes = {path[:length] for path in one.paths for length in range(1, len(path) + 1)}
+        covered |= {(number, tree.node_count(vocab_size, len(c) - 1) + tree.index_of(c, vocab_size)) for c in prefixes}
+    draft_of, node = np.array(sorted(covered), dtype=np.int64).reshape(-1, 2).T
+    probability = np.array([one.probability for one in drafts])
+    point = highs.solve(flow_program(pair, probability, draft_of, node), tolerance=1e-9)
+    details: dict[str, Any] = {
+        "drafts": len(drafts),
+        "prefix_acceptance": split_levels(point.x[: pair.nodes], pair, 1.0),
+    }
+    upper = draft_certificate.upper_bound(pair, law, monotone_multipliers(pair, point))
+    fields = {"status": point.status, "method": "transport program", "details": details}
+    return certify.bounded(1 + point.objective, upper, began=began, **fields)
 
 
 def flow_program(pair: ModelPair, probability: npt.NDArray[np.float64], draft: Ints, node: Ints) -> highs.LinearProgram:

@@ -75,7 +75,8 @@ class Verifier:
     * ``help``: one line for tables and help texts. ``source``: paper and algorithm number, or "this project".
     * ``needs``: what of the draft it relies on. "any tree": nothing but the tokens. "a path": the first path, drawn
       token by token from the draft rows. "independent children": the paths at a node continue with i.i.d. draws from
-      its draft row. "independent paths": all of them do, down to the leaves, and paths end only at leaves.
+      its draft row. "distinct children": the distinct children of a node, in order of first appearance, are drawn from
+      its draft row without replacement. "independent paths": all of them do, down to the leaves, and paths end only at leaves.
     * ``path_order``: the result depends on the order of the paths. ``first_path_only``: the others are ignored.
     * ``node_rule``: of top-down tree verifiers, (target row, draft row, k) -> `NodeRule`, from which exact evaluation
       recurses on (node, k) instead of enumerating drafts. ``leaf_to_root``: of Traversal, with the same use.
@@ -91,7 +92,7 @@ class Verifier:
     stop_distribution: Callable[[DraftTree], StopDistribution]
     help: str = ""
     source: str = ""
-    needs: Literal["any tree", "a path", "independent children", "independent paths"] = "independent paths"
+    needs: str = "independent paths"
     path_order: bool = True
     first_path_only: bool = False
     node_rule: Callable[[Array, Array, int], NodeRule] | None = None

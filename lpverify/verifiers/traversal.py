@@ -184,4 +184,4 @@ def verify(tree: DraftTree) -> StopDistribution:
 def verifier() -> Verifier:
     """The verifier ``traversal``."""
     text, source = "Traversal: offer leaves first, then their parents", "Weng et al., arXiv 2505.12398, algorithm 2"
-    return Verifier("traversal", verify, text, source, needs="independent children", leaf_to_root=True)
+    return Verifier("traversal", verify, text, source, needs="distinct children", leaf_to_root=True)
