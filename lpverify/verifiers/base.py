@@ -75,8 +75,9 @@ class Verifier:
     * ``help``: one line for tables and help texts. ``source``: paper and algorithm number, or "this project".
     * ``needs``: what of the draft it relies on. "any tree": nothing but the tokens. "a path": the first path, drawn
       token by token from the draft rows. "independent children": the paths at a node continue with i.i.d. draws from
-      its draft row. "distinct children": the distinct children of a node, in order of first appearance, are drawn from
-      its draft row without replacement. "independent paths": all of them do, down to the leaves, and paths end only at leaves.
+      its draft row. "distinct children": the distinct children of a node, in order of first appearance, are drawn
+      without replacement from its draft row. "independent paths": the paths are i.i.d. down to the leaves, and end only
+      there.
     * ``path_order``: the result depends on the order of the paths. ``first_path_only``: the others are ignored.
     * ``node_rule``: of top-down tree verifiers, (target row, draft row, k) -> `NodeRule`, from which exact evaluation
       recurses on (node, k) instead of enumerating drafts. ``leaf_to_root``: of Traversal, with the same use.
