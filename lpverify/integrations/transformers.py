@@ -105,8 +105,9 @@ def generate(
     """
     call = call_of_generate()
     check_options(model, generation_config, logits_processor, call, model_kwargs)
-    if draft_model is None:
-        raise errors.fail("draft_model", got="none", expected="a causal model with the tokens of the model")
+    if not isinstance(draft_model, torch.nn.Module):
+        got, expected = errors.shown(draft_model), "a loaded causal model with the tokens of the model"
+        raise errors.fail("draft_model", got=got, expected=expected)
     if not isinstance(algorithm, Verifier):
         algorithm = verifier_of(errors.choice("algorithm", algorithm, names()))
     criteria = _criteria(stopping_criteria, stop_strings, text_tokenizer)
@@ -191,12 +192,11 @@ def _settings(config: Any, criteria: StoppingCriteriaList, prompt: int, paths: i
 def _pair(model: Any, draft_model: Any, *tokenizers: Any) -> Pair:
     """Both models for the engine. A module is checked in its first call, and again if it has changed."""
     wrapped: list[TransformersModel] = []
-    module: Any
-    for role, module in (("model", model), ("draft_model", draft_model)):
-        if not isinstance(module, torch.nn.Module) or not hasattr(module, "config"):
-            raise errors.fail(role, got=f"a {type(module).__name__}", expected="a causal model of transformers")
-        config: Any = module.config
-        state = (config._attn_implementation, module.dtype, module.device)
+    for module in (model, draft_model):
+        if not hasattr(module, "config"):
+            got = f"a {type(module).__name__}"
+            raise errors.fail("draft_model", got=got, expected="a causal model of transformers")
+        state = (module.config._attn_implementation, module.dtype, module.device)
         name = getattr(module, "name_or_path", "") or type(module).__name__
         wrapped.append(TransformersModel(name, module, check=_CHECKED.get(module) != state))
         _CHECKED[module] = state

@@ -86,7 +86,7 @@ def check_options(
     for name, (off, expected) in OFF.items():
         value = getattr(config, name, None)
         if value not in off:
-            raise errors.fail(name, got=value, expected=expected)
+            raise errors.fail(name, got=errors.shown(value), expected=expected)
     if call.get("assistant_model") is not None:
         got = f"a {type(call['assistant_model']).__name__}"
         raise errors.fail("assistant_model", got=got, expected=f"draft_model=... ({DRAFTS})")
