@@ -521,6 +521,16 @@ def test_scores_and_logits_are_those_of_plain_generate(prompt: dict[str, Any]) -
     assert stats.block_efficiency > 1
 
 
+def test_logits_of_sampled_texts_are_those_along_the_text() -> None:
+    """Not those of other drafted nodes."""
+    model, options = model_of(), SAMPLED | {"max_new_tokens": 12, "return_dict_in_generate": True}
+    torch.manual_seed(0)
+    output = model.generate(**PROMPT, **options, output_logits=True, **loop(paths=4))
+    with torch.no_grad():
+        plain = model(output.sequences).logits[0, 3:-1]
+    torch.testing.assert_close(torch.cat(output.logits), plain, rtol=1e-3, atol=1e-4)
+
+
 def test_models_are_left_as_they_were() -> None:
     model, draft = model_of("opt"), model_of("opt", noise=0.3)  # OPT drops 10 % in training mode
     expected = model.generate(**PROMPT, **BASIC)
