@@ -64,7 +64,7 @@ def for_row(processor: Processor, row: int, prompt: int) -> Processor:
 
     Some of the library's processors hold one entry for each row or prompt, and expect one prefix for each.
     """
-    one: Any = copy.copy(processor)
+    one = copy.copy(processor)
     if isinstance(one, PrefixConstrainedLogitsProcessor):
         allowed = one._prefix_allowed_tokens_fn
         one._prefix_allowed_tokens_fn = lambda _, tokens: allowed(prompt, tokens)
