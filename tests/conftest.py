@@ -24,6 +24,7 @@ class _LeaveOutTorchHalf:
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
         torch_half = ("lpverify/decode", "lpverify/studies", "lpverify/verifiers/device.py")
+        torch_half += ("lpverify/integrations/transformers*.py", "lpverify/integrations/hub")
         return True if any(collection_path.match(part) for part in torch_half) else None
 
 

@@ -11,11 +11,12 @@ from math import log, prod, sqrt
 from typing import Any
 
 import numpy as np
+import torch
 
 from lpverify.core.draft_tree import DraftTree
 from lpverify.core.model_pair import ModelPair
 from lpverify.core.problem import VerifyProblem, load_problem
-from lpverify.decode.engine import Generation, Request, Settings, generate
+from lpverify.decode.engine import ActiveRequest, Generation, Request, Settings, decoding_round, generate
 from lpverify.decode.models import Pair
 from lpverify.decode.table import TableModel
 from lpverify.exact.evaluate import evaluate
@@ -52,6 +53,23 @@ def rooted_pair(target: TableModel, draft: TableModel, states: tuple[int, int], 
     """The problem that one decoding round solves if it begins at these states."""
     levels = rooted(target, states[0], depth + 1)
     return ModelPair.from_levels(levels[:depth], rooted(draft, states[1], depth), bonus=levels[depth])
+
+
+def processed_text(
+    pair: Pair, verifier: Verifier, request: Request, settings: Settings, process: Any
+) -> tuple[list[int], list[Any]]:
+    """A text as `generate` writes it, with a process, and the target's logits before each of its tokens."""
+    text: list[int] = []
+    logits: list[Any] = []
+    active = ActiveRequest(pair, request, settings.sampling, settings.seed, process, keep_logits=True)
+    with torch.inference_mode():
+        for round_ in range(settings.max_new_tokens):
+            room = settings.max_new_tokens - len(text)
+            if room == 0:
+                break
+            text += decoding_round(active, verifier, settings, round_, room)[0]
+            logits += [*active.logits]
+    return text, logits
 
 
 def memoized(verifier: Verifier) -> Verifier:

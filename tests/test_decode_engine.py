@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from decode_cases import table_pair, tables  # noqa: E402
+from decode_cases import processed_text, table_pair, tables  # noqa: E402
 
 from lpverify import InputError  # noqa: E402
 from lpverify.core.draft_tree import DraftTree  # noqa: E402
@@ -145,6 +145,49 @@ def test_paths_of_one_prefix_draw_from_one_row() -> None:  # fault S13
         path = int((tree.node_of[:, tree.depth[node]] == node).argmax())
         logits = torch.log(torch.tensor([0.6, 0.4])) + (path if node else 0) * torch.tensor([0.0, 1.0])
         np.testing.assert_allclose(drafted.rows[node], torch.softmax(logits, -1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["bv", "specinfer", "pbv"])
+def test_a_process_gets_every_row_with_its_own_prefix(name: str) -> None:
+    """Rows of target and draft, in every round; and no prefix that a text of 7 tokens cannot have."""
+    pair, prompt, seen = tables("markov-3"), (0, 2, 1), {"target": 0, "draft": 0}
+    settings = Settings(3, 3, max_new_tokens=7, seed=4)
+
+    def table_row(model: Any, tokens: list[int]) -> Any:
+        return model.log_rows[model.start(tokens).history[-1]][0]
+
+    def process(tokens: Any, logits: Any) -> Any:
+        assert tokens.shape[1] < len(prompt) + 7
+        assert tuple(tokens[0, : len(prompt)].tolist()) == prompt
+        for prefix, row in zip(tokens.tolist(), logits, strict=True):
+            [role] = [role for role, model in vars(pair).items() if torch.equal(table_row(model, prefix), row)]
+            seen[role] += 1
+        return logits
+
+    text, logits = processed_text(pair, verifier(name), Request(prompt, "x"), settings, process)
+    assert len(text) == len(logits) == 7
+    assert min(seen.values()) >= 5
+    for i, row in enumerate(logits):
+        assert torch.equal(row, table_row(pair.target, [*prompt, *text[:i]]))
+    banned, _ = processed_text(
+        pair,
+        verifier(name),
+        Request(prompt, "x"),
+        settings,
+        lambda tokens, logits: logits.index_fill(1, tokens[0, :1], -torch.inf),
+    )
+    assert set(banned) == {1, 2}  # token 0, the first of the prompt, is banned
+
+
+def test_a_tree_without_drafted_tokens() -> None:
+    """Both states stay in step, as after any other round."""
+    pair = tables("coin-2")
+    active = engine.ActiveRequest(pair, Request((0, 1), "x"), Sampling(), seed=0)
+    tree = active.draft_tree(2, 0, 0)
+    assert (tree.size, tuple(tree.paths.shape), tuple(tree.draft.shape)) == (1, (2, 0), (0, 2))
+    assert active.commit(tree, 0, 1) == [1]
+    assert active.target.length == active.draft.length == 2
+    assert active.draft_tree(2, 3, 1).paths.shape == (2, 3)
 
 
 def test_placeholders_are_no_tokens() -> None:  # fault S4

@@ -16,7 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from decode_cases import tables  # noqa: E402
+from decode_cases import processed_text, tables  # noqa: E402
 from simulated_device import NAME, OnDevice, simulated_device  # noqa: E402
 from test_rows import drafted_tree  # noqa: E402
 
@@ -122,6 +122,27 @@ def test_two_synchronisations_in_the_verify_stage_of_a_round(name: str, monkeypa
     verify = Counting.by_stage["verify"]
     assert sum(verify) == 2 * rounds, verify
     assert sum(Counting.by_stage["draft"]) == rounds  # the drafted tokens
+
+
+@pytest.mark.parametrize("name", ["bv", "pbv"])
+def test_processed_rows_on_a_device(name: str) -> None:
+    """Logits processors there give the text that they give on the CPU."""
+    pytest.importorskip("transformers")
+    from transformers import NoRepeatNGramLogitsProcessor, TemperatureLogitsWarper
+
+    from lpverify.integrations.transformers_text import RowProcess
+
+    settings, request = Settings(3, 3, max_new_tokens=9, seed=1), Request((0, 1), "x")
+    processors = [NoRepeatNGramLogitsProcessor(3), TemperatureLogitsWarper(0.7)]
+    levels = load_problem("skewed-3").pair.floats
+    texts = []
+    for device in ("cpu", NAME):
+        with simulated_device():
+            models = [TableModel.from_levels(side, device=device) for side in (levels.target, levels.draft)]
+            padding = torch.zeros((1, 2), dtype=torch.int64, device=device)
+            process = RowProcess(processors, padding, 2, (2,), 3)
+            texts.append(processed_text(Pair(*models), verifier(name), request, settings, process)[0])
+    assert texts[0] == texts[1]
 
 
 def test_logits_that_are_no_numbers_are_noticed() -> None:

@@ -53,7 +53,8 @@ except ImportError:
     print("blocked")
 import lpverify
 for module in pkgutil.walk_packages(lpverify.__path__, "lpverify."):
-    optional = ("decode", "studies", "verifiers.device", "report.plots", "lp.cvx", "__main__")
+    optional = ("decode", "studies", "integrations.transformers", "integrations.hub", "verifiers.device")
+    optional += ("report.plots", "lp.cvx", "__main__")
     if not module.name.startswith(tuple("lpverify." + name for name in optional)):
         importlib.import_module(module.name)
         print(module.name)

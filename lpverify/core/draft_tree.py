@@ -61,6 +61,15 @@ class Topology:
         starts: list[int] = np.searchsorted(self.depth, range(self.paths.shape[1] + 2)).tolist()
         return starts
 
+    @property
+    def first_paths(self) -> list[list[int]]:
+        """For every depth 0..L the first path through each node of that depth, in node order."""
+        firsts = []
+        for depth, column in enumerate(self.node_of.T):
+            nodes, paths = np.unique(column, return_index=True)
+            firsts.append(paths[self.depth[nodes] == depth].tolist())  # a path that has ended repeats its last node
+        return firsts
+
     def children(self, node: int) -> list[int]:
         """The distinct drafted children of ``node``, in order of first appearance."""
         return np.flatnonzero(self.parent == node).tolist()

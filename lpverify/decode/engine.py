@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from lpverify import errors
-from lpverify.core.draft_tree import DraftTree
+from lpverify.core.draft_tree import DraftTree, Topology
 from lpverify.decode.drafter import draft_paths
 from lpverify.decode.metrics import Generation, RoundRecord, Stopwatch
 from lpverify.decode.models import Pair
 from lpverify.decode.rng import Keys
-from lpverify.decode.sampling import Sampling, check_defined, probabilities
+from lpverify.decode.sampling import Process, Sampling, check_defined, probabilities
 from lpverify.verifiers import StopDistribution, Verifier
 from lpverify.verifiers.sample import sample
 
@@ -58,18 +58,31 @@ class ActiveRequest:
     """One request while it is decoded.
 
     ``target`` and ``draft`` are the models' states, fed with all tokens but the last committed one, ``pending``;
-    ``keys`` has the random numbers, ``watch`` the seconds by stage.
+    ``keys`` has the random numbers, ``watch`` the seconds by stage. With ``process`` the logits of both models are
+    changed at every node by its own prefix. With ``keep_logits`` the target's logits (n, V) at the nodes of a tree are
+    ``logits`` until `commit`, and then those that the committed tokens were drawn from.
     """
 
-    def __init__(self, pair: Pair, request: Request, sampling: Sampling, seed: int) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        request: Request,
+        sampling: Sampling,
+        seed: int,
+        process: Process | None = None,
+        *,
+        keep_logits: bool = False,
+    ) -> None:
         self.pair, self.sampling, self.pending = pair, sampling, request.tokens[-1]
+        self.process, self.text = process, torch.tensor(request.tokens, device=pair.target.device)  # committed tokens
+        self.keep_logits, self.logits = keep_logits, torch.empty(0)
         self.keys, self.watch = Keys(seed, request.key), Stopwatch(pair.target.device)
         with torch.inference_mode(), self.watch("prefill"):
             self.target = pair.target.start(request.tokens[:-1])
             self.draft = pair.draft.start(request.tokens[:-1])
 
     def draft_tree(self, num_paths: int, depth: int, round_: int, *, check: bool = True) -> DraftTree:
-        """Draft K paths of L tokens after the pending token and score their prefixes in one target pass.
+        """Draft K paths of L >= 0 tokens after the pending token and score their prefixes in one target pass.
 
         Both states then hold the drafted tokens too, until `commit` or `forget`. ``round_`` addresses the random
         numbers. Raises InputError if logits are NaN or infinite; ``check`` includes the target's, which on a device
@@ -77,17 +90,37 @@ class ActiveRequest:
         """
         assert self.draft.length == self.target.length
         with self.watch("draft"):
+            process = None if self.process is None else self.processed
             uniforms = self.keys.drafting(round_, num_paths, depth)
-            drafted = draft_paths(self.pair, self.draft, self.pending, uniforms, self.sampling)
+            drafted = draft_paths(self.pair, self.draft, self.pending, uniforms, self.sampling, process)
         tree = drafted.tree
         with self.watch("target"):
             tokens = torch.tensor(tree.token, device=self.pair.target.device)
             tokens[0] = self.pending
-            rows = self.rows(self.target.tree(tokens, tree.parent.tolist(), tree.depth.tolist()))
+            logits = self.target.tree(tokens, tree.parent.tolist(), tree.depth.tolist())
+            if self.keep_logits:
+                self.logits = logits
+            if process is not None:
+                logits = self._processed_tree(tree, logits)
+            rows = self.rows(logits)
         with self.watch("verify"):
             if check:
                 check_defined(rows, f"target {self.pair.target.name}")
             return DraftTree.of(tree, rows, drafted.rows.to(rows.device))
+
+    def processed(self, drafted: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """What `process` makes of ``logits`` (R, n), after the committed text and the tokens ``drafted`` (R, d)."""
+        assert self.process is not None
+        text = self.text.expand(len(drafted), -1)
+        return self.process(torch.cat([text, drafted.to(text.device)], dim=1), logits)
+
+    def _processed_tree(self, tree: Topology, logits: torch.Tensor) -> torch.Tensor:
+        """`processed` at every node of the tree, the nodes of one depth at once: their prefixes have one length."""
+        paths, starts = torch.tensor(tree.paths, device=self.text.device), tree.level_starts
+        levels = []
+        for depth, firsts in enumerate(tree.first_paths):
+            levels.append(self.processed(paths[firsts, :depth], logits[starts[depth] : starts[depth + 1]]))
+        return torch.cat(levels)
 
     def rows(self, logits: torch.Tensor) -> torch.Tensor:
         """Probabilities (R, V) from logits of either model."""
@@ -99,12 +132,19 @@ class ActiveRequest:
         path = int((tree.node_of[:, level] == node).argmax())
         accepted = tree.paths[path, :level].tolist()
         fed = self.draft.length - depth  # without the pending token and the drafted ones
-        self.target.keep_nodes(tree.node_of[path, : level + 1].tolist())
+        nodes = tree.node_of[path, : level + 1].tolist()
+        self.target.keep_nodes(nodes)
         self.draft.keep_branch(path, fed + 1 + min(len(accepted), depth - 1))
-        if len(accepted) == depth:  # the last token of a path has been drafted but not fed yet
-            self.draft.append(torch.tensor(accepted[-1:], device=self.pair.draft.device))
+        if len(accepted) == depth:  # the last token of a path, or at L = 0 the pending one, is not fed yet
+            last = accepted[-1] if accepted else self.pending
+            self.draft.append(torch.tensor([last], device=self.pair.draft.device))
+        committed = [*accepted, token]
+        if self.keep_logits:
+            self.logits = self.logits[nodes]
+        if self.process is not None:
+            self.text = torch.cat([self.text, torch.tensor(committed, device=self.text.device)])
         self.pending = token
-        return [*accepted, token]
+        return committed
 
     def forget(self, length: int) -> None:
         """Take both states back to their first ``length`` tokens, as if nothing had been drafted."""
@@ -143,11 +183,14 @@ def decoding_round(
 ) -> tuple[list[int], RoundRecord]:
     """One round; the text has ``room`` for so many more tokens. Returns its tokens and its record.
 
-    Near the end of the models' context drafted paths are as long as there is space for.
+    Near the end of the models' context drafted paths are as long as there is space for; with a process also near the
+    end of the text, so that it is asked for no prefix that the text cannot have.
     """
     num_paths = 1 if verifier.first_path_only else settings.num_paths
     limit, length = active.pair.limit, active.target.length + 1
     depth = settings.depth if limit is None else min(settings.depth, limit - length)
+    if active.process is not None:
+        depth = min(depth, room - 1)
     on_host = active.pair.target.device.type == "cpu"
     tree = active.draft_tree(num_paths, depth, round_, check=on_host)
     with active.watch("verify"):

@@ -52,9 +52,8 @@ class Keys:
 
     def drafting(self, round_: int, num_paths: int, depth: int) -> npt.NDArray[np.float64]:
         """The uniforms of the drafted tokens of one round, (L, K)."""
-        return np.array(
-            [[self.uniform(round_, Role.DRAFT, path, i) for path in range(num_paths)] for i in range(depth)]
-        )
+        uniforms = [self.uniform(round_, Role.DRAFT, path, i) for i in range(depth) for path in range(num_paths)]
+        return np.array(uniforms).reshape(depth, num_paths)
 
     def verifying(self, round_: int) -> Any:
         """The generator for `lpverify.verifiers.sample` in one round: first the node's uniform, then the token's."""

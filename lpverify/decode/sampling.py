@@ -7,6 +7,7 @@ the declared draft distribution is the sampled one, whatever the filters do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -34,6 +35,17 @@ class Sampling:
             errors.integer("top-k", self.top_k, min=1)
         if self.top_p is not None:
             errors.number("top-p", self.top_p, above=0, max=1)
+
+
+class Process(Protocol):
+    """Changes the logits of either model before `probabilities`, each row by its own prefix: bans, penalties, filters.
+
+    The result is lossless for the target's processed distribution if each row depends on nothing but its prefix and its
+    logits.
+    """
+
+    def __call__(self, tokens: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """New logits (R, V) from ``logits`` (R, n) after all the ``tokens`` (R, T) of a text, prompt included."""
 
 
 def probabilities(logits: torch.Tensor, sampling: Sampling, vocab_size: int | None = None) -> torch.Tensor:

@@ -41,10 +41,11 @@ class TransformersModel:
     """A `lpverify.decode.models.Model` in evaluation mode.
 
     Raises InputError, with the reason, for a model that cannot be used: it needs a cache that can be cut back, position
-    ids as an argument, and attention that accepts a mask.
+    ids as an argument, and attention that accepts a mask. ``check=False`` leaves out `check_passes`, for a module that
+    has passed it.
     """
 
-    def __init__(self, name: str, module: Any) -> None:
+    def __init__(self, name: str, module: Any, *, check: bool = True) -> None:
         config = module.config.get_text_config(decoder=True)
         parameters = inspect.signature(module.forward).parameters
         arguments = [argument for argument in CACHE_ARGUMENTS if argument in parameters]
@@ -68,7 +69,8 @@ class TransformersModel:
         self.limit: int | None
         self.limit, self.limit_reason = min(limits, default=(None, ""))
         self.vocab_size = int(config.vocab_size)
-        check_passes(self)
+        if check:
+            check_passes(self)
 
     @cached_property
     def device(self) -> torch.device:
