@@ -18,12 +18,14 @@ from lpverify.exact.breakdown import balance as balance
 from lpverify.exact.closed_form import block_efficiency as block_efficiency
 from lpverify.exact.compare import compare as compare
 from lpverify.exact.evaluate import evaluate as evaluate
+from lpverify.integrations.engines import adapt as adapt
 from lpverify.lp import certify as certify
 from lpverify.lp import cvx as cvx
 from lpverify.lp.solve import solve as solve
 from lpverify.report import plots as plots
 from lpverify.report import tables as tables
 from lpverify.studies.session import open_pair as open_pair
+from lpverify.testing import assert_lossless as assert_lossless
 from lpverify.verifiers import verifier as verifier
 from lpverify.verifiers.base import StopDistribution as StopDistribution
 from lpverify.verifiers.base import Verifier as Verifier

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from lpverify.cli import app
 
 COMMANDS: Any = typer.main.get_command(app)
-OUTPUTS = ("json", "plot", "output", "records", "save_costs", "out")
+OUTPUTS = ("json", "plot", "report", "output", "records", "save_costs", "out")
 
 # files
 
@@ -105,6 +105,8 @@ def prompt_lines(draw: Any) -> bytes:
 
 
 PROGRAMS = [
+    "def f(candidates, predicts, accept_index, accept_token_num):\n    accept_index[:, 0] = 0\n",
+    "def f(draft_token_ids, num_draft_tokens):\n    return [[0] * (max(num_draft_tokens) + 1)] * 2\n",
     "def f(paths, target, draft, rng):\n    return (), rng.categorical(target(()))\n",
     "def f(paths, target, draft, rng):\n    print('noise')\n    return paths[0], 0\n",
     "import sys\ndef f(*a):\n    sys.exit(0)\n",
@@ -178,6 +180,9 @@ VALUES: dict[str, list[str]] = {
         "coin-2:x",
     ],
     "draws": ["50", "1", "0", "x"],
+    "adapter": ["sglang-tree", "vllm-chain", "flashinfer-chain", "nosuch", ""],
+    "arrays": ["numpy", "numpy", "torch", "nosuch", ""],
+    "report": ["out.html", "-", *PLACES],
     "target": MODELS,
     "draft": MODELS,
     "prompts": ["A", "A B", "prompts.jsonl", "prompts.txt", "Z Z", "", "nosuch.txt", "folder", "\udcff"],

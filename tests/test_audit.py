@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+from bisect import bisect
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,15 @@ from typer.testing import CliRunner
 import lpverify
 from lpverify.auditing.audit import audit, compare_distributions, joint_distribution
 from lpverify.auditing.cases import Case, cases, iid, select
-from lpverify.auditing.choices import NotEnumerable, SampledChoices, enumerate_outcomes, number, numbers
+from lpverify.auditing.choices import (
+    UNIFORMS,
+    EndChoices,
+    NotEnumerable,
+    SampledChoices,
+    enumerate_outcomes,
+    number,
+    numbers,
+)
 from lpverify.auditing.identity import identity_test, smallest_found, threshold
 from lpverify.auditing.load import load_function
 from lpverify.cli import app
@@ -79,8 +88,14 @@ def test_bad_weights(weights: Any) -> None:
 
 def test_what_cannot_be_enumerated() -> None:
     state = iter(range(100))
-    with pytest.raises(NotEnumerable, match="draws uniforms"):
-        enumerate_outcomes(lambda rng: rng.uniform() < 1, max_runs=9)
+    for program in (
+        lambda rng: float(rng.uniform()),
+        lambda rng: math.log(rng.uniform()),
+        lambda rng: rng.uniform() < rng.uniform(),
+        lambda rng: np.array([rng.uniform()], dtype=float).sum(),
+    ):
+        with pytest.raises(NotEnumerable, match="draws uniforms"):
+            enumerate_outcomes(program, max_runs=9)
     with pytest.raises(NotEnumerable, match="does not repeat itself"):
         enumerate_outcomes(lambda rng: rng.bernoulli(0.5) and rng.bernoulli(1 / (2 + next(state))), max_runs=9)
     with pytest.raises(NotEnumerable, match="more than 9 runs"):
@@ -93,6 +108,83 @@ def test_what_cannot_be_enumerated() -> None:
 
     with pytest.raises(NotEnumerable, match="more than 2000 choices"):
         enumerate_outcomes(rejection, max_runs=9)
+
+
+UNIFORM_PROGRAMS: dict[str, tuple[Any, dict[Any, Fraction]]] = {
+    "one comparison": (lambda u: u < Fraction(1, 3), {True: Fraction(1, 3), False: Fraction(2, 3)}),
+    "the other way round": (lambda u: Fraction(1, 3) >= u, {True: Fraction(1, 3), False: Fraction(2, 3)}),
+    "the same uniform twice": (
+        lambda u: (u < Fraction(1, 2), u < Fraction(1, 3)),
+        {(True, True): Fraction(1, 3), (True, False): Fraction(1, 6), (False, False): Fraction(1, 2)},
+    ),
+    "known already": (
+        lambda u: (u >= Fraction(1, 2), u > Fraction(1, 4))[0],
+        {True: Fraction(1, 2), False: Fraction(1, 2)},
+    ),
+    "linear": (lambda u: (1 - 2 * u) / Fraction(1, 2) + 1 < 2, {True: Fraction(3, 4), False: Fraction(1, 4)}),
+    "scaled by zero": (lambda u: u * 0 < Fraction(1, 2), {True: Fraction(1)}),
+    "outside": (lambda u: (u < 0, u <= 0, u < 1, u > 2, u != 0.5), {(False, False, True, False, True): Fraction(1)}),
+    "inverse of a cumulative sum": (
+        lambda u: bisect([Fraction(1, 2), Fraction(3, 4), Fraction(1)], u),
+        {0: Fraction(1, 2), 1: Fraction(1, 4), 2: Fraction(1, 4)},
+    ),
+    "numpy's": (
+        lambda u: int(np.searchsorted(np.cumsum([Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)]), u, side="right")),
+        {0: Fraction(1, 2), 1: Fraction(1, 4), 2: Fraction(1, 4)},
+    ),
+    "elements of an array": (
+        lambda u: tuple((np.array([u, u * 2]) < np.array([Fraction(1, 2)] * 2)).tolist()),
+        {(True, True): Fraction(1, 4), (True, False): Fraction(1, 4), (False, False): Fraction(1, 2)},
+    ),
+    "smaller of two": (
+        lambda u: min(u, Fraction(1, 4)) < Fraction(1, 8),
+        {True: Fraction(1, 8), False: Fraction(7, 8)},
+    ),
+    "with itself": (
+        lambda u: (u < u, u * 2 < u + Fraction(1, 4)),
+        {(False, True): Fraction(1, 4), (False, False): Fraction(3, 4)},
+    ),
+    "not a number": (lambda u: (u < math.nan, u >= math.nan), {(False, False): Fraction(1)}),
+}
+
+
+@pytest.mark.parametrize("name", UNIFORM_PROGRAMS)
+def test_uniforms_that_are_only_compared_are_enumerated(name: str) -> None:
+    program, expected = UNIFORM_PROGRAMS[name]
+    masses, _ = enumerate_outcomes(lambda choices: program(choices.uniform()), max_runs=99)
+    assert masses == expected
+    assert all(isinstance(mass, Fraction) for mass in masses.values())
+
+
+def test_uniforms_and_bernoulli_choices_are_the_same() -> None:
+    """A verifier by uniforms, in exact fractions; the ends of [0, 1) are looked at all the same."""
+    cases = ["one step", "coin", "tree of 3 K=1", "target lacks a token K=1"]
+    for program in (w.with_uniforms, w.u_zero_accepts):
+        report = audit(program, cases=cases)
+        assert {row.mode for row in report.cases} == {"exact"}
+        assert report.false_alarm == 0
+        found = {"tree of 3 K=1", "target lacks a token K=1"} if program is w.u_zero_accepts else set()
+        assert {case for case, _ in report.findings} == found
+        assert {finding.cause for _, finding in report.findings} <= {"boundary"}
+
+
+def test_uniforms_of_a_program_that_takes_floats_only() -> None:
+    """Fractions fail, floats fail with a uniform that has no value: it is sampled."""
+
+    def verify(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
+        np.log(rng.uniform() + 1)
+        return w.token_rule(paths, target, draft, rng)
+
+    [row] = audit(verify, cases=[STEP], draws=500).cases
+    assert (row.mode, row.finding) == ("sampled", None)
+    assert UNIFORMS in row.note
+
+
+def test_uniforms_at_the_ends() -> None:
+    drawn = [EndChoices(seed).uniform() for seed in range(300)]
+    assert min(drawn) == 0
+    assert max(drawn) == 1 - 2**-53
+    assert 60 < sum(0 < u < 1 - 2**-53 for u in drawn) < 140  # binomial tails below 1e-6
 
 
 def test_drawn_choices_have_the_stated_law() -> None:
@@ -141,7 +233,7 @@ def test_total_variation_of_one_percent_is_found() -> None:
     assert report.cases[0].smallest_found == pytest.approx(found)
     assert report.cases[0].total_variation == pytest.approx(0.01, abs=0.005)
     assert not report.lossless
-    right = audit(w.with_uniforms, cases=[case], draws=draws)
+    right = audit(w.with_drawn_uniforms, cases=[case], draws=draws)
     assert right.lossless
     assert right.cases[0].mode == "sampled"
     assert right.false_alarm == 1e-6
@@ -348,7 +440,7 @@ def test_bad_drafters() -> None:
 
 
 def test_seed_repeats_a_sampled_audit() -> None:
-    first, second, other = (audit(w.with_uniforms, cases=[STEP], draws=500, seed=s).cases[0] for s in (1, 1, 2))
+    first, second, other = (audit(w.with_drawn_uniforms, cases=[STEP], draws=500, seed=s).cases[0] for s in (1, 1, 2))
     assert first == second
     assert first.total_variation != other.total_variation
 
@@ -550,12 +642,12 @@ def test_a_program_that_catches_everything_is_sampled(instead: Any) -> None:
 
     def verify(paths: Any, target: Any, draft: Any, rng: Any) -> Any:
         try:
-            return w.with_uniforms(paths, target, draft, rng)
+            return w.with_drawn_uniforms(paths, target, draft, rng)
         except BaseException:
             return instead()
 
     [row] = audit(verify, cases=[STEP], draws=500).cases
-    assert (row.mode, row.note, row.finding) == ("sampled", "it draws uniforms", None)
+    assert (row.mode, row.note, row.finding) == ("sampled", UNIFORMS, None)
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("no"), None])

@@ -22,6 +22,7 @@ LEVELS = [
     ("decode",),
     ("studies",),
     ("integrations",),
+    ("testing", "pytest_plugin"),
     ("report",),
     ("cli",),
     ("__main__", "__init__"),

@@ -88,7 +88,8 @@ def test_the_public_list_is_explicit_and_complete() -> None:
             "ModelPair",
             "RankTable",
         ),
-        *("SizeError", "StopDistribution", "Verifier", "VerifyProblem", "as_problem", "audit", "balance", "sample"),
+        *("SizeError", "StopDistribution", "Verifier", "VerifyProblem", "adapt", "as_problem", "assert_lossless"),
+        *("audit", "balance", "sample"),
         *("block_efficiency", "certify", "compare", "cvx", "evaluate", "examples", "load_problem", "make", "open_pair"),
         *("plots", "save_problem", "solve", "tables", "verifier", "__version__"),
     } == set(lpverify.__all__)

@@ -242,6 +242,16 @@ def with_uniforms(paths: Any, target: Any, draft: Any, rng: Any) -> Answer:
     return path, rng.categorical(target(path))
 
 
+def with_drawn_uniforms(paths: Any, target: Any, draft: Any, rng: Any) -> Answer:
+    """The same with numbers, which cannot be enumerated."""
+    path = paths[0]
+    for i, x in enumerate(path):
+        p, q = target(path[:i]), draft(path[:i])
+        if not float(rng.uniform()) * float(q[x]) < p[x]:
+            return path[:i], rng.categorical(token_residual(1, p, q))
+    return path, rng.categorical(target(path))
+
+
 # faults of real implementations
 
 
@@ -473,6 +483,6 @@ def slightly_greedy(paths: Any, target: Any, draft: Any, rng: Any) -> Answer:
     path = paths[0]
     for i, x in enumerate(path):
         p, q = target(path[:i]), draft(path[:i])
-        if rng.uniform() >= min(1, p[x] / q[x]) + 1 / 60:
+        if float(rng.uniform()) >= min(1, p[x] / q[x]) + 1 / 60:
             return path[:i], rng.categorical(token_residual(1, p, q))
     return path, rng.categorical(target(path))

@@ -8,10 +8,10 @@ program
 
 ``paths`` are K tuples of L tokens. ``target(prefix)`` and ``draft(prefix)`` return probability rows after at most L and
 at most L-1 tokens: arrays of Fraction on rational cases, float64 where f does not take those. ``rng`` offers
-``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. A program that uses the first two only is audited exactly
-too: every draft and every choice is enumerated (`lpverify.auditing.choices`). Any other program is sampled and tested
-(`lpverify.auditing.identity`), all cases together with a false alarm of at most 1e-6; its uniforms also take the
-ends of [0, 1), where no impossible token may come out.
+``bernoulli(p)``, ``categorical(weights)`` and ``uniform()``. A program that compares its uniforms with numbers, and
+draws nothing else, is audited exactly too: every draft and every choice is enumerated (`lpverify.auditing.choices`).
+Any other program is sampled and tested (`lpverify.auditing.identity`), all cases together with a false alarm of at most
+1e-6. Uniforms also take the ends of [0, 1), where no impossible token may come out.
 
 Some cases run two rounds (draft, verify, draft again) with one ``rng``. The joint distribution of the tokens of both
 rounds, each continued by the target to L+1 tokens, must be the product. The audit drafts through the same ``rng``, path
@@ -35,9 +35,15 @@ from typing import Any
 import numpy as np
 
 from lpverify import errors
-from lpverify.auditing.adapter import Adapter, Program, RowTable, Tokens
+from lpverify.auditing.adapter import Adapter, BatchProgram, Program, RowTable, Tokens
 from lpverify.auditing.cases import Case, select
-from lpverify.auditing.choices import Choices, NotEnumerable, SampledChoices, enumerate_outcomes
+from lpverify.auditing.choices import (
+    UNIFORMS,
+    EndChoices,
+    NotEnumerable,
+    SampledChoices,
+    enumerate_outcomes,
+)
 from lpverify.auditing.guard import Fault, guarded, interrupts_pass
 from lpverify.auditing.identity import identity_test, smallest_found
 from lpverify.core import prefix_tree as tree
@@ -64,7 +70,7 @@ ROUNDING = 1e-5
 
 
 def audit(
-    subject: str | Verifier | Program,
+    subject: str | Verifier | Program | BatchProgram,
     *,
     cases: Sequence[str | Case] | None = None,
     draws: int = DRAWS,
@@ -76,7 +82,8 @@ def audit(
     """Is a verifier lossless?
 
     Args:
-        subject: name of an algorithm, a `Verifier`, or a third-party verifier (see the module).
+        subject: name of an algorithm, a `Verifier`, or a third-party verifier (see the module), also one that
+            `lpverify.adapt` made of a function of a serving engine.
         cases: cases, or names as `lpverify.auditing.cases.select` takes them; None: the whole table.
         draws: sample size of each sampled case.
         seed: of what is sampled.
@@ -106,6 +113,11 @@ def audit(
     ours = isinstance(subject, str | Verifier)
     if ours:
         chosen = [case for case in chosen if case.rounds == 1]  # a stop distribution has no state for a second round
+    elif isinstance(subject, BatchProgram):
+        chosen = [case for case in chosen if case.problem.num_paths <= (subject.max_paths or case.problem.num_paths)]
+        if not chosen:
+            expected = f"a case of at most {subject.max_paths} path"
+            raise errors.fail("cases", got="only cases of more paths", expected=expected)
     elif not callable(subject):
         raise errors.fail("verifier", got=repr(subject), expected="a name, a Verifier or a function")
     results: list[CaseAudit] = []
@@ -306,7 +318,7 @@ class _Settings:
     differs: bool  # it has a finding on another case
 
 
-def _audit_program(function: Program, case: Case, settings: _Settings) -> CaseAudit:
+def _audit_program(function: Program | BatchProgram, case: Case, settings: _Settings) -> CaseAudit:
     """In the case's arithmetic; in floats where the program does not take Fractions."""
     pair = case.problem.pair
     result = _audit_in(pair, function, case, settings)
@@ -319,7 +331,7 @@ def _audit_program(function: Program, case: Case, settings: _Settings) -> CaseAu
     return replace(again, note="; ".join(filter(None, (again.note, note))))
 
 
-def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Settings) -> CaseAudit:
+def _audit_in(pair: ModelPair, function: Program | BatchProgram, case: Case, settings: _Settings) -> CaseAudit:
     """In the arithmetic of ``pair``: by enumeration, else by sampling."""
     table = RowTable(pair)
     adapter = Adapter(function, table, case.problem.num_paths, case.rounds)
@@ -342,10 +354,14 @@ def _audit_in(pair: ModelPair, function: Program, case: Case, settings: _Setting
         if finding and case.rounds == 1:
             finding = _with_cause(pair, emitted_masses(pair, masses), finding, distance, settings.tolerance)
         elif finding and len(finding.prefix or ()) > pair.depth + 1:
-            finding = replace(finding, cause="rounds", explanation="the second round depends on the first")
-        finding = table.changed() or finding
-        return _result(case, "exact", pair, count=runs, total_variation=distance, finding=finding)
+            finding = replace(finding, cause="rounds", explanation=f"the second {adapter.round} depends on the first")
+        finding, note = table.changed() or finding, ""
+        if adapter.uniforms and finding is None:
+            note = _at_boundaries(adapter, pair, settings.seed)
+        return _result(case, "exact", pair, count=runs, total_variation=distance, finding=finding, note=note)
     except Fault as fault:
+        if fault.finding.kind == "raised" and adapter.uniforms and not pair.rational and not table.changed():
+            return _audit_sampled(pair, function, case, settings, UNIFORMS)
         return _result(case, "exact", pair, finding=table.changed() or fault.finding)
     except NotEnumerable as reason:
         changed = table.changed()
@@ -361,15 +377,17 @@ def _global_states() -> tuple[Any, ...]:
     return random.getstate(), legacy, torch.get_rng_state().tolist() if torch else None
 
 
-def _audit_sampled(pair: ModelPair, function: Program, case: Case, settings: _Settings, reason: str) -> CaseAudit:
+def _audit_sampled(
+    pair: ModelPair, function: Program | BatchProgram, case: Case, settings: _Settings, reason: str
+) -> CaseAudit:
     table = RowTable(pair)
     adapter = Adapter(function, table, case.problem.num_paths, case.rounds)
-    expected, possible = _target_distribution(pair, case.rounds)
+    expected, _ = _target_distribution(pair, case.rounds)
     smallest = smallest_found(int((expected > 0).sum()), settings.draws, settings.alpha)
     fields: dict[str, Any] = {"count": settings.draws, "smallest_found": smallest}
     try:
         with np.errstate(all="ignore"):
-            note = _at_boundaries(adapter, pair, possible)
+            note = _at_boundaries(adapter, pair, settings.seed)
             counts = _sample(adapter, pair, settings)
     except Fault as fault:
         return _result(case, "sampled", pair, finding=table.changed() or fault.finding, note=reason, **fields)
@@ -380,11 +398,16 @@ def _audit_sampled(pair: ModelPair, function: Program, case: Case, settings: _Se
     return _result(case, "sampled", pair, finding=table.changed() or finding, note=note, **fields)
 
 
-def _at_boundaries(adapter: Adapter, pair: ModelPair, possible: Array) -> str:
-    """Raise Fault when a uniform at an end of [0, 1) makes an impossible token; a note when it makes an error."""
+def _at_boundaries(adapter: Adapter, pair: ModelPair, seed: str) -> str:
+    """Raise Fault when a uniform at an end of [0, 1) makes an impossible token; a note when it makes an error.
 
-    def run(choices: Choices) -> bool:
-        for emission in adapter(choices):
+    All choices among the ends and 1/2 are enumerated; where they are too many, or drawn before it is known which of
+    them matter, some are drawn.
+    """
+    possible = _target_distribution(pair, 1)[1]
+
+    def check(emissions: tuple[Tokens, ...]) -> bool:
+        for emission in emissions:
             below = pair.vocab_size ** (pair.depth + 1 - len(emission))
             first = tree.index_of(emission, pair.vocab_size) * below
             if not possible[first : first + below].any():
@@ -397,9 +420,12 @@ def _at_boundaries(adapter: Adapter, pair: ModelPair, possible: Array) -> str:
         return True
 
     try:
-        enumerate_outcomes(run, max_runs=BOUNDARY_RUNS, boundary=True)
-    except NotEnumerable:
-        pass
+        if not isinstance(adapter.function, BatchProgram):
+            with suppress(NotEnumerable):
+                enumerate_outcomes(lambda choices: check(adapter(choices)), max_runs=BOUNDARY_RUNS, boundary=True)
+                return ""
+        for emissions in adapter.several(EndChoices(f"ends {seed}"), BOUNDARY_RUNS):
+            check(emissions)
     except Fault as fault:
         if fault.finding.kind != "raised":
             raise
@@ -413,9 +439,9 @@ def _sample(adapter: Adapter, pair: ModelPair, settings: _Settings) -> Any:
     size, full = pair.vocab_size, pair.depth + 1
     cumulative = [[list(accumulate(row)) for row in rows.tolist()] for rows in (*pair.target, pair.bonus_rows)]
     counts = np.zeros(size ** (adapter.rounds * full), dtype=np.int64)
-    for _ in range(settings.draws):
+    for emissions in adapter.several(choices, settings.draws):
         sequence = 0
-        for emission in adapter(choices):
+        for emission in emissions:
             node = tree.index_of(emission, size)
             for depth in range(len(emission), full):
                 row = cumulative[depth][node]

@@ -227,3 +227,23 @@ class AuditReport(Result):
     def lossless(self) -> bool:
         """Every case was decided, and none has a finding."""
         return self.outcome == "lossless"
+
+    @property
+    def summary(self) -> str:
+        """The outcome with the number of cases of each kind."""
+        cases, wrong, undecided = len(self.cases), len(self.findings), len(self.undecided)
+        others = f", {undecided} not decided" if undecided else ""
+        if wrong:
+            return f"NOT lossless: {wrong} of {cases} cases{others}"
+        if self.lossless:
+            return f"lossless on {cases} cases"
+        return f"not decided: {cases - undecided} of {cases} cases lossless{others}"
+
+    @property
+    def missed(self) -> str:
+        """What sampled cases could miss; empty where nothing was sampled."""
+        if not self.false_alarm:
+            return ""
+        sizes = (max(getattr(case, of) for case in self.cases) for of in ("vocab_size", "depth", "num_paths"))
+        size = ", ".join(f"{name} <= {most}" for name, most in zip("VLK", sizes, strict=True))
+        return f"could be missed: losses below 'finds', and faults that need more than {size}"
